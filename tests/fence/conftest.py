@@ -172,13 +172,13 @@ def world_on(request: pytest.FixtureRequest) -> Iterator[Callable[[servers.Datab
 
 @pytest.fixture(params=ALL_KINDS)
 def world(request: pytest.FixtureRequest, make_world: Callable[[str], World]) -> World:
-    """Each of the three databases."""
+    """A world on each of the three databases."""
     return make_world(request.param)
 
 
 @pytest.fixture(params=SERVER_KINDS)
 def server_world(request: pytest.FixtureRequest, make_world: Callable[[str], World]) -> World:
-    """Each database that is a server."""
+    """A world on each database that is a server."""
     return make_world(request.param)
 
 
@@ -199,7 +199,7 @@ def sqlite(make_world: Callable[[str], World]) -> World:
 
 @pytest.fixture
 def killable(server_world: World) -> World:
-    """A server that may be killed."""
+    """A world on a server that may be killed."""
     assert server_world.server is not None
     if not server_world.server.can_be_killed:
         pytest.skip("the server does not belong to the tests")
@@ -214,7 +214,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds, for at most ten seconds."""
+    """Return a function that waits until a condition holds, for at most ten seconds."""
 
     def wait(condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 10
@@ -228,7 +228,7 @@ def eventually() -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture(scope="session")
 def raised() -> Callable[[Callable[[], object]], TxcoreError | None]:
-    """Return the TxcoreError that a call raises, or None."""
+    """Return a function that returns the TxcoreError that a call raises, or None."""
 
     def catch(call: Callable[[], object]) -> TxcoreError | None:
         try:

@@ -16,7 +16,7 @@ GROUP = "orders"
 
 
 def test_check_before_the_producer_leaves_a_tombstone_and_the_late_producer_is_refused(world):
-    """The first of producer and checker decides: after ROLLBACK the producer cannot commit any more."""
+    """After a check has answered ROLLBACK, the producer cannot commit any more."""
     transaction_id = world.new_id()
     assert world.check(transaction_id) is FenceAnswer.ROLLBACK
     with pytest.raises(FencedError) as refusal:
@@ -26,7 +26,7 @@ def test_check_before_the_producer_leaves_a_tombstone_and_the_late_producer_is_r
 
 
 def test_late_producer_with_business_rows_first_loses_them_all(world):
-    """The fence as the last statement is safe as well: the refusal rolls the earlier rows back."""
+    """A refusal rolls earlier business rows back, so the fence may also be the last statement."""
     transaction_id = world.new_id()
     assert world.check(transaction_id) is FenceAnswer.ROLLBACK
     with world.engine.connect() as connection:
@@ -65,7 +65,7 @@ def test_check_that_waits_for_the_producer_sees_how_it_ends(postgresql, threads,
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_check_sets_its_own_isolation_level_whatever_the_engine_says(postgresql, threads, eventually, level):
-    """At a snapshot level the waiting check would end in 40001; at its own READ COMMITTED it answers at once."""
+    """A waiting check would end in 40001 at a snapshot level; at its own READ COMMITTED it answers at once."""
     fence = postgresql.new_fence(postgresql.new_engine(isolation_level=level), lock_timeout_s=30, attempts_max=1)
     transaction_id = postgresql.new_id()
     connection = postgresql.fence.begin(None, transaction_id, GROUP)
@@ -77,25 +77,25 @@ def test_check_sets_its_own_isolation_level_whatever_the_engine_says(postgresql,
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_check_on_an_engine_of_any_level_never_sees_no_row(mariadb, level):
-    """A stale snapshot shows "no row" for a committed transaction; the check reads under the row's lock."""
+    """A check reads under the row's lock, because a stale snapshot shows "no row" for a committed transaction."""
     fence = mariadb.new_fence(mariadb.new_engine(isolation_level=level))
     assert mariadb.check(mariadb.committed(), fence) is FenceAnswer.COMMIT
     assert mariadb.check(mariadb.new_id(), fence) is FenceAnswer.ROLLBACK
 
 
 def test_no_row_after_a_tombstone_was_written_is_no_answer():
-    """An answer that contradicts the statement before it counts as none."""
+    """A check that finds no row after it wrote a tombstone has no answer."""
     assert reading_of({}, bytes(16), GROUP).answer is FenceAnswer.NO_ANSWER
 
 
 def test_committed_transaction_is_committed_for_every_later_check(world):
-    """COMMIT is final, however often it is asked for."""
+    """COMMIT is final: each later check answers COMMIT again."""
     transaction_id = world.committed()
     assert [world.check(transaction_id) for _ in range(5)] == [FenceAnswer.COMMIT] * 5
 
 
 def test_rolled_back_transaction_becomes_a_tombstone(world):
-    """ROLLBACK takes the row away, and the next check decides for ever."""
+    """A rollback removes the fence row, and the next check decides ROLLBACK for ever."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
     world.add_order(connection, transaction_id)
@@ -105,7 +105,7 @@ def test_rolled_back_transaction_becomes_a_tombstone(world):
 
 
 def test_id_prepared_twice_is_refused(world):
-    """One id per database attempt: the second insert is refused, the first one stays committed."""
+    """A second insert of an id is refused, and the first transaction stays committed."""
     transaction_id = world.committed()
     with pytest.raises(FencedError):
         world.fence.begin(None, transaction_id, GROUP)
@@ -113,14 +113,14 @@ def test_id_prepared_twice_is_refused(world):
 
 
 def test_id_of_another_group_is_no_answer_with_that_reason(world):
-    """A foreign group's decision is never returned."""
+    """A check never returns the decision about an id of another group."""
     transaction_id = world.committed()
     reading = world.fence.check([transaction_id], "billing")[transaction_id]
     assert reading == FenceReading(FenceAnswer.NO_ANSWER, "the id belongs to group 'orders', not 'billing'")
 
 
 def test_batch_answers_all_ids_in_one_call(world):
-    """Commits, rollbacks and duplicates in the asked list, in any order."""
+    """One check answers all its ids, in any order and with duplicates in the list."""
     committed = [world.committed() for _ in range(3)]
     absent = [world.new_id() for _ in range(3)]
     readings = world.fence.check([*absent, *reversed(committed), *committed], GROUP)
@@ -130,12 +130,12 @@ def test_batch_answers_all_ids_in_one_call(world):
 
 
 def test_empty_batch_is_empty(world):
-    """Without ids there are no answers."""
+    """A check of no ids has no answers."""
     assert world.fence.check([], GROUP) == {}
 
 
 def test_locked_key_in_a_batch_holds_up_no_other_answer(server_world):
-    """One open producer costs its own answer only."""
+    """An open producer in a batch costs only the answer about its own id."""
     ids = [server_world.committed(), server_world.new_id(), server_world.committed(), server_world.new_id()]
     connection = server_world.fence.begin(None, ids[1], GROUP)
     readings = server_world.fence.check(ids, GROUP)
@@ -150,7 +150,7 @@ def test_locked_key_in_a_batch_holds_up_no_other_answer(server_world):
 
 
 def test_many_locked_keys_do_not_take_longer_than_the_time_limit(postgresql):
-    """Ids that are not reached in time are NO_ANSWER and not asked one lock timeout each."""
+    """Ids that a check does not reach in time are NO_ANSWER, without a lock timeout for each of them."""
 
     class Clock:
         def __init__(self) -> None:
@@ -170,7 +170,7 @@ def test_many_locked_keys_do_not_take_longer_than_the_time_limit(postgresql):
 
 
 def test_killed_producer_connection_rolls_back_and_the_next_check_says_so(server_world, eventually):
-    """The server ends the producer's session; no half state is left."""
+    """A check answers ROLLBACK after the server has ended the producer's session."""
     transaction_id = server_world.new_id()
     connection = server_world.fence.begin(None, transaction_id, GROUP)
     server_world.add_order(connection, transaction_id)
@@ -181,7 +181,7 @@ def test_killed_producer_connection_rolls_back_and_the_next_check_says_so(server
 
 
 def test_check_on_a_killed_pooled_connection_asks_again_on_a_fresh_one(server_world):
-    """A stale connection in the pool costs no answer."""
+    """A check whose pooled connection is stale is repeated on a fresh one and answers."""
     transaction_id = server_world.committed()
     engine = server_world.new_engine(pool_size=1)
     fence = server_world.new_fence(engine)
@@ -192,7 +192,7 @@ def test_check_on_a_killed_pooled_connection_asks_again_on_a_fresh_one(server_wo
 
 
 def test_missing_table_is_no_answer_that_names_the_remedy(world):
-    """A fence that was never created does not raise in a check."""
+    """A check without a fence table does not raise; its reason names the remedy."""
     fence = SqlFence(world.engine, table="never_created")
     reading = fence.check([world.new_id()], GROUP).popitem()[1]
     assert reading.answer is FenceAnswer.NO_ANSWER
@@ -200,7 +200,7 @@ def test_missing_table_is_no_answer_that_names_the_remedy(world):
 
 
 def test_unreachable_database_is_no_answer_without_the_password():
-    """No server listens there; the reason is a text for people and holds no secret."""
+    """A check of an unreachable database is NO_ANSWER, and its reason does not contain the password."""
     for url in ("postgresql+psycopg://u:geheim@127.0.0.1:1/d", "mysql+pymysql://u:geheim@127.0.0.1:1/d"):
         fence = SqlFence(create_engine(url))
         reading = fence.check([bytes(16)], GROUP)[bytes(16)]
@@ -210,7 +210,7 @@ def test_unreachable_database_is_no_answer_without_the_password():
 
 
 def test_wrong_password_is_not_repeated_in_any_text(mariadb, raised):
-    """The driver's own text of a refused login is filtered in the same way."""
+    """The password is removed from the driver's own text about a refused login."""
     url = mariadb.engine.url.set(username="stranger", password="geheim")
     fence = SqlFence(create_engine(url))
     reading = fence.check([bytes(16)], GROUP)[bytes(16)]
@@ -220,7 +220,7 @@ def test_wrong_password_is_not_repeated_in_any_text(mariadb, raised):
 
 
 class DriverError(Exception):
-    """An error as drivers raise it: a state, or a number first."""
+    """An error as drivers raise it, with an SQL state or with a number as its first argument."""
 
     def __init__(self, code):
         super().__init__(*((code, "text") if isinstance(code, int) else ("text",)))
@@ -233,18 +233,18 @@ class DriverError(Exception):
     + [(code, False) for code in ("40003", "08007", "57P01", "57014", 1205, 1317, 2013)],
 )
 def test_only_what_certainly_undoes_a_commit_is_said_to(code, is_undone):
-    """A completion that is unknown, a lock wait that undid one statement, a lost connection: it may have applied."""
+    """Only some errors certainly undo a commit; after a lost connection or a lock wait it may have applied."""
     assert failure_of(DriverError(code)).is_undone is is_undone
 
 
 def test_password_in_a_drivers_text_is_taken_out():
-    """Some drivers repeat the whole connection string."""
+    """The password is removed from a driver's text, because some drivers repeat the connection string."""
     error = RuntimeError("cannot parse host=db password=geheim\nsecond line")
     assert str(failure_of(error, "geheim")) == "the database refused: cannot parse host=db password=***"
 
 
 def test_read_only_database_is_no_answer(server_world):
-    """A standby cannot take a tombstone, so it cannot decide."""
+    """A read-only database, like a standby, takes no tombstone, so a check of it has no answer."""
     transaction_id = server_world.committed()
     engine = server_world.new_engine()
     sql = {
@@ -265,7 +265,7 @@ def test_read_only_database_is_no_answer(server_world):
 
 
 def test_whatever_a_connect_hook_raises_is_no_answer(world):
-    """Programs fetch credentials in hooks; their failures are no decision."""
+    """An error of a connect hook, in which programs fetch credentials, is no answer."""
     engine = world.new_engine()
 
     @event.listens_for(engine, "do_connect")
@@ -277,7 +277,7 @@ def test_whatever_a_connect_hook_raises_is_no_answer(world):
 
 
 def test_check_leaves_the_pooled_connection_as_it_was(world):
-    """Lock waits and isolation levels of the fence's own work do not leak into the program's."""
+    """The lock wait and the isolation level of the fence's work do not stay on the pooled connection."""
     sql = {
         "postgresql": "SELECT current_setting('lock_timeout'), current_setting('transaction_isolation')",
         "mariadb": "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@tx_isolation",
@@ -292,7 +292,7 @@ def test_check_leaves_the_pooled_connection_as_it_was(world):
     before, locked = settings(), world.new_id()
     world.new_fence(engine).check([world.new_id()], GROUP)
     assert settings() == before
-    # Neither do settings of work that did not begin.
+    # Settings of work that did not begin do not stay, either.
     holder = world.fence.begin(world.engine, locked, GROUP)
     assert world.check(locked, world.new_fence(engine)) is FenceAnswer.NO_ANSWER
     world.fence.rollback(holder)
@@ -300,8 +300,10 @@ def test_check_leaves_the_pooled_connection_as_it_was(world):
 
 
 def test_check_of_a_committed_row_is_itself_a_durable_write(world):
-    """A commit can be visible before it is flushed (InnoDB always, PostgreSQL when asynchronous): a reading check
-    answered COMMIT for 5 of 492 transactions that a kill then undid, a writing one for none of 975.
+    """A check writes, because a commit can be visible before it is flushed (InnoDB always, PostgreSQL if asynchronous).
+
+    A check that only read answered COMMIT for 5 of 492 transactions that a kill then undid, a writing one for none of
+    975.
     """
     transaction_id = world.committed()
     counts = []
@@ -313,7 +315,7 @@ def test_check_of_a_committed_row_is_itself_a_durable_write(world):
 
 
 def test_fence_on_an_engine_in_autocommit_mode_still_checks_in_transactions(world):
-    """Checks, pruning and operators' work begin their own transactions there."""
+    """On an autocommit engine, checks, pruning and operators' work begin their own transactions."""
     fence = world.new_fence(world.new_engine(isolation_level="AUTOCOMMIT"), sleep=lambda seconds: None)
     committed, absent = world.committed(), world.new_id()
     readings = fence.check([committed, absent], GROUP)
@@ -325,7 +327,7 @@ def test_fence_on_an_engine_in_autocommit_mode_still_checks_in_transactions(worl
 
 
 def test_peek_reads_and_writes_nothing(world):
-    """For operators: ABSENT stays absent, and the producer still commits."""
+    """`peek` leaves an absent id absent, so that its producer still commits."""
     transaction_id = world.new_id()
     assert world.row(transaction_id) is FenceAnswer.ABSENT
     connection = world.fence.begin(None, transaction_id, GROUP)
@@ -334,7 +336,7 @@ def test_peek_reads_and_writes_nothing(world):
 
 
 def test_forced_id_answers_forced_and_refuses_its_producer(world):
-    """State 4 holds against a late producer and against later checks, whatever was there before."""
+    """State 4 holds against a late producer and later checks, whatever state the id had before."""
     absent, tombstone, committed = world.new_id(), world.new_id(), world.committed()
     world.check(tombstone)
     for transaction_id in (absent, tombstone, committed):
@@ -345,7 +347,7 @@ def test_forced_id_answers_forced_and_refuses_its_producer(world):
 
 
 def test_force_refuses_an_id_of_another_group(world):
-    """An operator's slip of the group changes nothing."""
+    """An operator's request with the wrong group changes no row."""
     transaction_id = world.committed()
     with pytest.raises(UsageError, match="belongs to group 'orders'"):
         world.fence.force(transaction_id, "billing")
@@ -353,7 +355,7 @@ def test_force_refuses_an_id_of_another_group(world):
 
 
 def test_row_of_the_message_table_is_sent_once_nothing_of_it_waits(world):
-    """State 3 is set with the message in the producer's own transaction and decides how the check closes the half."""
+    """State 3, set with the message in one transaction, is VIA_TABLE while the message waits, and then SENT."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
     world.fence.enqueue(connection, transaction_id, GROUP, [TableRow(transaction_id, 0, 7, b"message")])
@@ -377,7 +379,7 @@ def test_withdrawn_row_leaves_no_trace(world):
 
 
 def test_stats_count_states_and_name_the_oldest(world):
-    """What `txcore fence` shows."""
+    """The statistics, which `txcore fence` shows, count the rows by state and name the oldest id."""
     first = world.committed()
     world.committed()
     world.check(world.new_id())
@@ -386,7 +388,7 @@ def test_stats_count_states_and_name_the_oldest(world):
 
 
 def test_create_is_idempotent_and_safe_at_once(world, threads):
-    """Several services start at the same moment."""
+    """Several services may create the tables at the same moment."""
     fence = SqlFence(world.engine, table=f"made_{world.number}")
     for done in [threads.submit(fence.create) for _ in range(4)]:
         done.result(30)
@@ -394,7 +396,7 @@ def test_create_is_idempotent_and_safe_at_once(world, threads):
 
 
 def test_newer_schema_is_refused_in_one_sentence(world):
-    """An older txcore touches nothing it does not know."""
+    """An older txcore changes no table of a newer schema, and the error names the remedy."""
     with world.engine.begin() as connection:
         connection.execute(text(f"UPDATE {world.fence_table}_meta SET schema_version = 3"))
     with pytest.raises(UsageError, match=r"has schema version 3, this txcore knows 2: upgrade txcore here$"):

@@ -1,4 +1,4 @@
-"""Every kind of connection carries the row the same way."""
+"""Each kind of connection carries the fence row in the same way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP = "orders"
 
 @contextlib.contextmanager
 def plain_connection(world):
-    """A connection of the driver itself."""
+    """Open a connection of the driver itself."""
     if world.kind == "sqlite":
         connection = sqlite3.connect(world.engine.url.database)
     else:
@@ -50,7 +50,7 @@ def async_engine(world, **options):
 
 
 def test_connection_that_the_fence_opens_is_committed_and_closed_by_it(world):
-    """begin, verify, commit: the business row and the answer agree."""
+    """After begin, verify and commit, the business row and the check's answer agree."""
     transaction_id = world.new_id()
     connection = world.fence.begin(world.engine, transaction_id, GROUP)
     world.add_order(connection, transaction_id)
@@ -64,7 +64,7 @@ def test_connection_that_the_fence_opens_is_committed_and_closed_by_it(world):
 
 
 def test_connection_that_the_fence_opens_is_rolled_back_and_closed_by_it(world):
-    """Rolling back is idempotent and leaves nothing."""
+    """A rollback closes the fence's connection and leaves no row."""
     transaction_id = world.new_id()
     connection = world.fence.begin(world.engine, transaction_id, GROUP)
     world.add_order(connection, transaction_id)
@@ -84,7 +84,7 @@ def test_refused_begin_gives_its_connection_back(world):
 
 
 def test_connection_of_the_caller_is_never_committed_or_closed_by_the_fence(world):
-    """The opener of a connection commits it; rollback only rolls back."""
+    """The caller commits its own connection; the fence may only roll it back."""
     transaction_id = world.new_id()
     with world.engine.connect() as connection:
         world.fence.insert(connection, transaction_id, GROUP)
@@ -96,7 +96,7 @@ def test_connection_of_the_caller_is_never_committed_or_closed_by_the_fence(worl
 
 
 def test_only_the_transaction_with_the_row_counts_as_open(world):
-    """A program may use its connection after the commit; that is another transaction."""
+    """A transaction that the program begins after the commit on the same connection does not count as open."""
     with world.engine.connect() as connection:
         world.fence.insert(connection, world.new_id(), GROUP)
         assert world.fence.is_open(connection)
@@ -113,7 +113,7 @@ def test_only_the_transaction_with_the_row_counts_as_open(world):
 
 
 def test_mark_of_an_earlier_user_of_the_pooled_connection_is_not_taken_over(world):
-    """`info` lives as long as the pooled connection; only the same Connection object counts."""
+    """A mark in `info` lives as long as the pooled connection and counts only for its own Connection object."""
     engine = world.new_engine(pool_size=1, max_overflow=0)
     world.fence.commit(world.fence.begin(engine, world.new_id(), GROUP))
     with engine.connect() as connection:
@@ -125,7 +125,7 @@ def test_mark_of_an_earlier_user_of_the_pooled_connection_is_not_taken_over(worl
 
 @pytest.mark.parametrize("make", [Session, lambda engine: scoped_session(sessionmaker(engine))])
 def test_session_carries_the_row(world, make):
-    """The ORM's Session, plain and scoped."""
+    """The ORM's Session, plain or scoped, carries the row."""
     transaction_id = world.new_id()
     session = make(world.engine)
     world.add_order(session, transaction_id)
@@ -140,7 +140,7 @@ def test_session_carries_the_row(world, make):
 
 
 def test_refused_session_is_rolled_back(world):
-    """Also within `with session.begin()`, which then refuses to continue."""
+    """A refused session is rolled back, also within `with session.begin()`, which then refuses to continue."""
     transaction_id = world.new_id()
     world.check(transaction_id)
 
@@ -155,7 +155,7 @@ def test_refused_session_is_rolled_back(world):
 
 
 def test_plain_driver_connection_carries_the_row(plain_world):
-    """sqlite3.Connection and psycopg.Connection, without SQLAlchemy on the producer's side."""
+    """An sqlite3.Connection or psycopg.Connection carries the row without SQLAlchemy on the producer's side."""
     world, transaction_id = plain_world, plain_world.new_id()
     with plain_connection(world) as connection:
         world.fence.insert(connection, transaction_id, GROUP)
@@ -171,7 +171,7 @@ def test_plain_driver_connection_carries_the_row(plain_world):
 
 
 def test_refused_plain_driver_connection_is_rolled_back(plain_world):
-    """Its business rows go with the row that was refused."""
+    """A refused row rolls the business rows of a plain driver connection back."""
     world, transaction_id = plain_world, plain_world.new_id()
     world.check(transaction_id)
     with plain_connection(world) as connection:
@@ -183,7 +183,7 @@ def test_refused_plain_driver_connection_is_rolled_back(plain_world):
 
 
 def test_plain_driver_connection_in_autocommit_is_refused_unless_a_transaction_was_begun(plain_world):
-    """Autocommit with an explicit BEGIN is a transaction like any other."""
+    """An autocommit connection is refused, and accepted after an explicit BEGIN."""
     world, transaction_id = plain_world, plain_world.new_id()
     with plain_connection(world) as connection:
         if world.kind == "sqlite":
@@ -204,7 +204,7 @@ def test_plain_driver_connection_in_autocommit_is_refused_unless_a_transaction_w
 
 
 def test_psycopg_transaction_block_carries_the_row(postgresql):
-    """`with connection.transaction()` at top level; a refused one is rolled back even if the error is swallowed."""
+    """A refused `with connection.transaction()` block is rolled back even if the program swallows the error."""
     good, bad = postgresql.new_id(), postgresql.new_id()
     postgresql.check(bad)
     with plain_connection(postgresql) as connection:
@@ -220,7 +220,7 @@ def test_psycopg_transaction_block_carries_the_row(postgresql):
 
 
 def test_async_connection_of_the_fence_is_awaited(async_world):
-    """AsyncEngine: begin, verify, commit and check return awaitables."""
+    """On an AsyncEngine, the fence's methods return awaitables."""
     world, transaction_id = async_world, async_world.new_id()
 
     async def produce():
@@ -251,7 +251,7 @@ def test_async_connection_of_the_fence_is_awaited(async_world):
 
 
 def test_async_connection_and_session_of_the_caller_carry_the_row(async_world):
-    """AsyncConnection, AsyncSession and the scoped one, committed and rolled back."""
+    """An AsyncConnection, an AsyncSession and a scoped one carry the row, to a commit or a rollback."""
     world = async_world
     ids = [world.new_id() for _ in range(6)]
 
@@ -274,7 +274,7 @@ def test_async_connection_and_session_of_the_caller_carry_the_row(async_world):
 
 
 def test_async_savepoint_and_autocommit_are_refused(async_world):
-    """The same rules apply within run_sync."""
+    """Asynchronous connections with a savepoint or in autocommit mode are refused."""
     world = async_world
 
     async def produce():
@@ -293,7 +293,7 @@ def test_async_savepoint_and_autocommit_are_refused(async_world):
 
 
 def test_sqlalchemy_begin_hook_of_the_program_is_kept(sqlite):
-    """SQLAlchemy's documented recipe: no transactions by the driver, BEGIN by an event."""
+    """The fence works with SQLAlchemy's recipe for SQLite, in which an event issues BEGIN instead of the driver."""
     engine = sqlite.new_engine()
     begun = []
 
@@ -328,7 +328,7 @@ def test_isolation_level_of_the_producer_is_left_alone(server_world):
 
 
 def test_commit_that_fails_is_unknown(server_world):
-    """The connection dies before COMMIT is answered: it may have applied, and the check finds out."""
+    """A COMMIT whose connection dies before the answer is unknown; the check finds the result."""
     transaction_id = server_world.new_id()
     connection = server_world.fence.begin(None, transaction_id, GROUP)
     server_world.kill_session(server_world.session_id(connection))
@@ -355,7 +355,7 @@ def test_unreachable_database_is_one_error_of_ours():
 
 
 def test_import_of_txcore_does_not_need_sqlalchemy():
-    """The fence is an extra; without it the sentence names what to install."""
+    """Without SQLAlchemy, txcore can be imported, and the fence's error names the package to install."""
     code = (
         "import sys; sys.modules['sqlalchemy'] = None\n"
         "import txcore, txcore.fence, txcore.errors\n"
@@ -369,7 +369,7 @@ def test_import_of_txcore_does_not_need_sqlalchemy():
 
 
 def test_connection_whose_server_went_away_is_rolled_back_and_closed(server_world):
-    """Rolling back raises nothing for a dead connection, gives it back, and does not connect again."""
+    """A rollback of a dead connection raises no error, returns it to the pool, and does not connect again."""
     connection = server_world.fence.begin(None, server_world.new_id(), GROUP)
     server_world.kill_session(server_world.session_id(connection))
     with pytest.raises(Exception, match=r"terminat|Lost connection|gone away|server closed"):
@@ -380,7 +380,7 @@ def test_connection_whose_server_went_away_is_rolled_back_and_closed(server_worl
 
 
 def test_session_whose_flush_failed_is_rolled_back(world):
-    """Such a Session gives no connection any more, only a rollback."""
+    """A Session with a failed flush gives no connection any more, and is still rolled back."""
 
     class Base(DeclarativeBase):
         pass

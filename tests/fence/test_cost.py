@@ -35,9 +35,9 @@ def producer(postgresql):
 
 
 def test_prepared_psycopg_transaction_pays_one_round_trip(postgresql, producer, tmp_path):
-    """The row is certain with the answer to its insert; the library looks at that answer, not at the server again.
+    """A prepared psycopg transaction pays one round trip: the answer to the insert makes the row certain.
 
-    Which database it is, the library asks once on each connection, and lets the insert compare it from then on.
+    The library reads the identity of the database once on each connection; after that the insert compares it.
     """
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with contextlib.closing(psycopg.connect(url)) as connection:
@@ -55,7 +55,7 @@ def test_prepared_psycopg_transaction_pays_one_round_trip(postgresql, producer, 
 
 
 def test_database_style_pays_one_round_trip_once_the_statements_are_prepared(postgresql, producer, tmp_path):
-    """It verifies the row after the program's own statements; the row itself is sent together with BEGIN."""
+    """The database style sends the row with BEGIN, and pays one round trip to verify the row at the end."""
     engine = postgresql.new_engine(pool_size=1)
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
@@ -68,7 +68,7 @@ def test_database_style_pays_one_round_trip_once_the_statements_are_prepared(pos
 
 
 def test_row_and_messages_pay_one_round_trip_with_begin(postgresql, tmp_path):
-    """In mode table, once the statement is prepared; and the server does not plan it anew each time."""
+    """In mode table, BEGIN, row and messages are one round trip, with a plan that the server uses again."""
     producer = txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=postgresql.fence, mode="table")
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with contextlib.closing(psycopg.connect(url)) as connection:
@@ -88,7 +88,7 @@ def test_row_and_messages_pay_one_round_trip_with_begin(postgresql, tmp_path):
 
 
 def test_a_relays_batch_has_few_statements(postgresql):
-    """With any number of slots and rows: each statement waits for the processor like busy producers."""
+    """A relay's batch has few statements with any number of slots and rows, as each waits for the processor."""
     producer = txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=postgresql.fence, mode="table")
     relay = txcore.Relay(txcore.connect("memory://"), GROUP, postgresql.engine, table=postgresql.fence_table)
     assert not relay.run_once().sent
@@ -108,7 +108,7 @@ def test_a_relays_batch_has_few_statements(postgresql):
 
 @pytest.mark.parametrize("style", ["the fence's connection", "the caller's connection"])
 def test_connection_with_a_row_leaves_no_cycle_of_references(world, style):
-    """Otherwise each transaction would leave its connection to the garbage collector."""
+    """A connection with a row is freed without the garbage collector."""
     gc.collect()
     gc.disable()
     try:
@@ -126,7 +126,7 @@ def test_connection_with_a_row_leaves_no_cycle_of_references(world, style):
 
 
 def test_connection_lost_before_verify_is_not_given_out_again(server_world):
-    """The statement bypasses SQLAlchemy, which must still notice that the pooled connection is dead."""
+    """A dead pooled connection is found by `verify`, whose statement bypasses SQLAlchemy, and is not used again."""
     engine = server_world.new_engine(pool_size=1, max_overflow=0)
     transaction_id = server_world.new_id()
     connection = server_world.fence.begin(engine, transaction_id, GROUP)

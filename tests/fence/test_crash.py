@@ -1,4 +1,4 @@
-"""Servers killed with SIGKILL: answers stay true after recovery."""
+"""After a server was killed with SIGKILL and has recovered, the fence's answers still hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def restart(world):
 
 
 def commit_asynchronously(world):
-    """Take the fence's own setting out of the producer's insert."""
+    """Replace the fence's own `synchronous_commit` setting in the producer's insert by `off`."""
     dialect = world.fence._dialect
     weaker = {
         key: insert.replace("THEN 'remote_apply' ELSE 'on' END", "THEN 'off' ELSE 'off' END")
@@ -34,7 +34,7 @@ def commit_asynchronously(world):
 
 
 def test_server_killed_between_fence_row_and_commit_rolls_back(killable):
-    """Recovery takes the open transaction away; the next check decides ROLLBACK for ever."""
+    """Recovery removes the open transaction, and the next check decides ROLLBACK for ever."""
     transaction_id = killable.new_id()
     connection = killable.fence.begin(None, transaction_id, GROUP)
     killable.add_order(connection, transaction_id)
@@ -48,7 +48,7 @@ def test_server_killed_between_fence_row_and_commit_rolls_back(killable):
 
 
 def test_server_killed_after_commit_keeps_it(killable):
-    """An acknowledged COMMIT is found again."""
+    """An acknowledged COMMIT is there after the recovery."""
     ids = [killable.committed() for _ in range(5)]
     restart(killable)
     assert [killable.check(transaction_id) for transaction_id in ids] == [FenceAnswer.COMMIT] * 5
@@ -56,7 +56,7 @@ def test_server_killed_after_commit_keeps_it(killable):
 
 
 def test_server_killed_after_a_tombstone_keeps_it(killable):
-    """ROLLBACK that a checker has read binds the producer after recovery as well."""
+    """A tombstone whose ROLLBACK a checker has read is there after the recovery."""
     ids = [killable.new_id() for _ in range(5)]
     assert [killable.check(transaction_id) for transaction_id in ids] == [FenceAnswer.ROLLBACK] * 5
     restart(killable)
@@ -64,7 +64,7 @@ def test_server_killed_after_a_tombstone_keeps_it(killable):
 
 
 def test_server_killed_while_the_horizon_was_raised_keeps_the_horizon(killable):
-    """The prune's first step is durable before its first delete."""
+    """The prune's raised horizon is durable before its first delete."""
     committed = killable.committed()
     below = killable.new_id()
 
@@ -92,7 +92,7 @@ def lazy_postgresql():
 
 
 def test_asynchronous_commit_leaves_no_ghost_of_a_fenced_transaction(lazy_postgresql, world_on):
-    """The session runs with synchronous_commit=off; the fence's transaction does not, so its COMMIT survives."""
+    """A fenced COMMIT survives a crash although its session runs with synchronous_commit=off."""
     world = world_on(lazy_postgresql)
     transaction_id = world.committed()
     restart(world)
@@ -101,7 +101,7 @@ def test_asynchronous_commit_leaves_no_ghost_of_a_fenced_transaction(lazy_postgr
 
 
 def test_ghost_without_the_fences_own_setting_is_reproduced(lazy_postgresql, world_on):
-    """The same without `synchronous_commit=on`: COMMIT was answered, and after the crash nothing of it is there."""
+    """Without the fence's `synchronous_commit=on`, a COMMIT that was answered is lost in the crash."""
     world = world_on(lazy_postgresql)
     commit_asynchronously(world)
     # The first asynchronous commit wakes the log writer up; the later ones do not.
@@ -113,7 +113,7 @@ def test_ghost_without_the_fences_own_setting_is_reproduced(lazy_postgresql, wor
 
 
 def test_check_makes_an_asynchronous_commit_durable_before_it_answers(lazy_postgresql, world_on):
-    """COMMIT read from memory would be a ghost; the check's own durable write flushes it."""
+    """A check's own durable write flushes the COMMIT that it answers, so that a crash cannot undo it."""
     world = world_on(lazy_postgresql)
     commit_asynchronously(world)
     # The first asynchronous commit wakes the log writer up; the later ones do not.
@@ -125,7 +125,7 @@ def test_check_makes_an_asynchronous_commit_durable_before_it_answers(lazy_postg
 
 
 def test_commit_answered_by_a_check_survives_a_kill_at_any_moment(killable, threads):
-    """Producers commit, checkers ask, the server is killed: every COMMIT and ROLLBACK that was answered still holds."""
+    """Each COMMIT and ROLLBACK that a check answered still holds after the server was killed and started again."""
     answered: dict[bytes, FenceAnswer] = {}
     stopped = threading.Event()
     ids: list[bytes] = []
@@ -169,7 +169,7 @@ def test_commit_answered_by_a_check_survives_a_kill_at_any_moment(killable, thre
 
 
 def test_restarted_server_costs_no_answer(killable):
-    """Every pooled connection is stale then; the first failure makes the pool renew them all."""
+    """After a restart of the server, the first failure renews all pooled connections, so each check answers."""
     transaction_id = killable.committed()
     connections = [killable.engine.connect() for _ in range(4)]
     for connection in connections:
@@ -180,7 +180,7 @@ def test_restarted_server_costs_no_answer(killable):
 
 
 def test_paused_server_is_no_answer_when_the_engine_has_a_time_limit(mariadb):
-    """SIGSTOP: connections stay open and silent; the driver's read timeout turns that into NO_ANSWER."""
+    """A check of a server that is stopped with SIGSTOP is NO_ANSWER after the driver's read timeout."""
     if not mariadb.server.can_be_killed:
         pytest.skip("the server does not belong to the tests")
     fence = mariadb.new_fence(mariadb.new_engine(connect_args={"read_timeout": 1, "connect_timeout": 1}))
@@ -212,7 +212,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize(("moment", "expected"), [("before", FenceAnswer.ROLLBACK), ("after", FenceAnswer.COMMIT)])
 def test_producer_killed_around_its_commit_is_decided_by_what_the_database_holds(world, moment, expected, eventually):
-    """SIGKILL of the producer's process, just before or just after COMMIT."""
+    """The database decides about a producer that was killed just before or just after its COMMIT."""
     transaction_id = world.new_id()
     arguments = [world.url, world.fence_table, world.orders_table, transaction_id.hex(), moment]
     done = subprocess.run([sys.executable, "-c", PRODUCER, *arguments], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""How transactions end when the database, the listener or a second holder of the handle does the unexpected."""
+"""The ends of transactions after unexpected events of the database, the listener or a second holder of the handle."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ COMMIT = txcore.LocalTransactionState.COMMIT
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """The exception that ends a listener as the death of its process would."""
 
 
 class Shop:
-    """A producer's and a checker's side on a broker in memory."""
+    """A producer and a checker on a broker in memory."""
 
     def __init__(self) -> None:
         self.broker = MemoryBroker(KAFKA_LIKE)
@@ -57,7 +57,7 @@ def shop():
 
 
 class Listener(txcore.TransactionListener):
-    """Commits an order, with or without the fence, and may die right after its commit."""
+    """A listener that commits an order, with or without the fence, and may die before or after that."""
 
     def __init__(self, world):
         self.world, self.forgets, self.dies_before, self.dies_after = world, False, False, False
@@ -92,7 +92,7 @@ def send(producer, body=b"tea"):
 
 
 def test_forgotten_fence_is_seen_the_first_time(sqlite, shop):
-    """An event, and an error in the result; also with many at once. The message is delivered."""
+    """A forgotten fence gives an event and an error in the result, also with `send_many`; the message is delivered."""
     listener = Listener(sqlite)
     listener.forgets = True
     producer = shop.producer(sqlite.fence, listener=listener)
@@ -107,7 +107,7 @@ def test_forgotten_fence_is_seen_the_first_time(sqlite, shop):
 
 
 def test_forgotten_fence_is_logged_without_a_plugin(sqlite, shop, caplog):
-    """A producer without plugins has no observer; the alert is logged all the same."""
+    """The alert about a forgotten fence is logged even if the producer has no plugin."""
     listener = Listener(sqlite)
     listener.forgets = True
     producer = txcore.TransactionProducer(shop.backend, GROUP, fence=sqlite.fence, listener=listener, partition_count=1)
@@ -116,7 +116,7 @@ def test_forgotten_fence_is_logged_without_a_plugin(sqlite, shop, caplog):
 
 
 def test_forgotten_fence_and_a_crash_lose_nothing(world, shop, eventually):
-    """forgot_fence.py: without a row the checker asks the listener, after a tombstone."""
+    """Without a row the checker writes a tombstone and then asks the listener (forgot_fence.py)."""
     listener = Listener(world)
     listener.forgets = listener.dies_after = True
     assert send(shop.producer(world.fence, listener=listener, policy=SOON)) is None
@@ -127,7 +127,7 @@ def test_forgotten_fence_and_a_crash_lose_nothing(world, shop, eventually):
 
 
 def test_fence_that_was_called_decides_without_the_listener(world, shop, eventually):
-    """The row is there: committed, whatever a listener would say."""
+    """A half with a fence row is committed, and the checker does not ask the listener."""
     listener = Listener(world)
     listener.dies_after = True
     send(shop.producer(world.fence, listener=listener, policy=SOON))
@@ -138,7 +138,7 @@ def test_fence_that_was_called_decides_without_the_listener(world, shop, eventua
 
 
 def test_process_that_died_before_the_fence_is_rolled_back(world, shop, eventually):
-    """No row, a tombstone, and the listener knows of no order; the listener that comes late is refused."""
+    """Without a row and an order, the tombstone and the listener's answer roll the half back."""
     listener = Listener(world)
     listener.dies_before = True
     send(shop.producer(world.fence, listener=listener, policy=SOON))
@@ -149,7 +149,7 @@ def test_process_that_died_before_the_fence_is_rolled_back(world, shop, eventual
 
 
 def test_half_without_a_row_waits_where_no_listener_can_be_asked(sqlite, shop, eventually):
-    """No listener can answer; the half is neither rolled back nor parked, and the alert says so."""
+    """A half without a row stays pending if the checker has no listener, and an alert reports it."""
     listener = Listener(sqlite)
     listener.forgets = listener.dies_after = True
     send(shop.producer(sqlite.fence, listener=listener, policy=SOON))
@@ -161,7 +161,7 @@ def test_half_without_a_row_waits_where_no_listener_can_be_asked(sqlite, shop, e
 
 
 def test_promise_that_the_listener_fences_lets_the_fence_decide_alone(sqlite, shop, eventually):
-    """With `listener_fences` no listener is asked: no row, no commit."""
+    """With `listener_fences`, the fence rolls a half without a row back and asks no listener."""
     listener = Listener(sqlite)
     listener.dies_before = True
     send(shop.producer(sqlite.fence, listener=listener, policy=SOON, listener_fences=True))
@@ -173,7 +173,7 @@ def test_promise_that_the_listener_fences_lets_the_fence_decide_alone(sqlite, sh
 
 
 class Believed(Listener):
-    """Fences its transaction, leaves it as `local` does, and says COMMIT."""
+    """A listener that fences its transaction, ends it as *local* does, and returns COMMIT."""
 
     def __init__(self, world, local):
         super().__init__(world)
@@ -185,7 +185,7 @@ class Believed(Listener):
 
 
 def catch_an_error(world, transaction):
-    """Make PostgreSQL turn COMMIT into ROLLBACK, without an error: a statement of the transaction has failed."""
+    """Make PostgreSQL turn COMMIT into ROLLBACK without an error, by a failed statement in the transaction."""
     with world.engine.begin() as connection:
         transaction.fence(connection)
         with contextlib.suppress(ProgrammingError):
@@ -193,14 +193,14 @@ def catch_an_error(world, transaction):
 
 
 def forget_commit(world, transaction):
-    """Leave a block that does not commit by itself."""
+    """Leave a connection's block, which does not commit by itself, without a commit."""
     with world.engine.connect() as connection:
         transaction.fence(connection)
         world.add_order(connection, transaction.transaction_id)
 
 
 def swallow_refusal(world, transaction):
-    """Continue although the fence has refused the transaction, and rolled it back."""
+    """Continue although the fence has refused the transaction and rolled it back."""
     with world.engine.connect() as connection:
         world.add_order(connection, transaction.transaction_id)
         nested = connection.begin_nested()
@@ -226,7 +226,7 @@ def swallow_refusal(world, transaction):
 def test_rolled_back_transaction_is_not_sent_on_any_answer_of_the_listener(
     make_world, shop, eventually, kind, local, is_many, listener_fences
 ):
-    """The row is not there: a conflict if the fence decides alone, else the listener is asked."""
+    """A COMMIT without a row is a conflict if the fence decides alone; otherwise the listener is asked."""
     world = make_world(kind)
     listener = Believed(world, local)
     producer = shop.producer(world.fence, listener=listener, policy=SOON, listener_fences=listener_fences)
@@ -240,7 +240,7 @@ def test_rolled_back_transaction_is_not_sent_on_any_answer_of_the_listener(
 
 
 def test_open_transaction_of_a_listener_is_left_to_the_check(world, shop, eventually):
-    """It said COMMIT before it committed: unknown, and sent once it has."""
+    """A listener's COMMIT before its database commits is UNKNOWN; a check sends the message after the commit."""
     opened = []
 
     def leave_open(world, transaction):
@@ -261,7 +261,7 @@ def test_open_transaction_of_a_listener_is_left_to_the_check(world, shop, eventu
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
 @pytest.mark.parametrize(("awaits", "state"), [(True, txcore.EndState.TOO_LATE), (False, txcore.EndState.ACCEPTED)])
 def test_asynchronous_listener_is_believed_by_its_row(tmp_path, shop, awaits, state):
-    """The row of a transaction that was rolled back is not there; a fence that was not awaited was forgotten."""
+    """A rolled back transaction has no row and is not sent; a fence that was not awaited counts as forgotten."""
 
     async def run():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
@@ -293,7 +293,7 @@ def test_asynchronous_listener_is_believed_by_its_row(tmp_path, shop, awaits, st
 
 
 def test_serialization_failure_at_commit_says_that_nothing_was_sent(postgresql, shop, threads, eventually):
-    """serializable.py: 40001 is certain; the half is closed by the check."""
+    """A COMMIT with error 40001 has certainly failed, and the check closes the half (serializable.py)."""
     engine = postgresql.new_engine(isolation_level="SERIALIZABLE")
     with postgresql.engine.begin() as connection:
         connection.execute(text("CREATE TABLE duty (id int, on_call int)"))
@@ -326,7 +326,7 @@ def test_serialization_failure_at_commit_says_that_nothing_was_sent(postgresql, 
 
 
 def test_deferred_constraint_at_commit_says_that_nothing_was_sent(postgresql, shop):
-    """PostgreSQL checks it at COMMIT, and undoes the transaction."""
+    """A deferred constraint that fails at COMMIT certainly undoes the transaction on PostgreSQL."""
     producer = shop.producer(postgresql.fence)
     with postgresql.engine.begin() as connection:
         connection.execute(text("CREATE TABLE seats (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
@@ -341,7 +341,7 @@ def test_deferred_constraint_at_commit_says_that_nothing_was_sent(postgresql, sh
 
 
 def _busy_at_commit(path):
-    """Have a reader hold the file in rollback-journal mode, so that COMMIT is SQLITE_BUSY."""
+    """Let a reader hold the file in rollback-journal mode, so that COMMIT gives SQLITE_BUSY."""
     reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
@@ -349,7 +349,7 @@ def _busy_at_commit(path):
 
 
 def test_busy_commit_on_sqlite_leaves_nothing_open(tmp_path, shop):
-    """COMMIT that is busy leaves the transaction open; it is rolled back, for certain."""
+    """A busy COMMIT leaves the transaction open on SQLite, so the producer rolls it back for certain."""
     path = tmp_path / "shop.db"
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 0.1})
     with engine.begin() as connection:
@@ -369,7 +369,7 @@ def test_busy_commit_on_sqlite_leaves_nothing_open(tmp_path, shop):
 
 
 def test_busy_commit_on_sqlite_with_asyncio(tmp_path, shop):
-    """The same through an AsyncEngine."""
+    """A busy COMMIT is rolled back for certain through an AsyncEngine, too."""
 
     async def run():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", connect_args={"timeout": 0.1})
@@ -389,7 +389,7 @@ def test_busy_commit_on_sqlite_with_asyncio(tmp_path, shop):
 
 
 def test_commit_whose_answer_is_lost_stays_unknown(server_world, shop):
-    """The session is killed before COMMIT: the database says nothing, so nothing is certain."""
+    """A COMMIT whose session was killed is unknown, because the database gives no answer."""
     producer = shop.producer(server_world.fence)
     with pytest.raises(CommitUnknownError), producer.transaction(server_world.engine) as transaction:  # noqa: PT012
         transaction.publish(txcore.Message("t", b"tea"))
@@ -420,7 +420,7 @@ def prepared(world, shop, *, rolls_back=False):
 
 
 def test_commit_after_another_holders_rollback_is_a_conflict(world, shop):
-    """The tombstone is in the database, so nothing may be published."""
+    """A commit after another holder's rollback publishes nothing, because the tombstone is in the database."""
     producer, transaction = prepared(world, shop, rolls_back=True)
     first, second = (producer.attach(transaction.handle()) for _ in range(2))
     assert first.rollback().state is txcore.EndState.ACCEPTED
@@ -432,7 +432,7 @@ def test_commit_after_another_holders_rollback_is_a_conflict(world, shop):
 
 
 def test_commit_after_the_callers_own_rollback_is_a_conflict(world, shop):
-    """The row is not there; the tombstone makes that final, and the half is rolled back."""
+    """A commit after the caller's own rollback finds no row, writes a tombstone, and is a conflict."""
     _, transaction = prepared(world, shop, rolls_back=True)
     assert transaction.commit().state is txcore.EndState.CONFLICT
     assert world.row(transaction.transaction_id) is FenceAnswer.ROLLBACK
@@ -442,7 +442,7 @@ def test_commit_after_the_callers_own_rollback_is_a_conflict(world, shop):
 @pytest.mark.parametrize("is_attached", [False, True])
 @pytest.mark.parametrize("commits", [False, True])
 def test_commit_by_the_message_table_says_what_the_database_did(world, shop, is_attached, commits):
-    """After a rollback no message waits in the table: a conflict, as with a half."""
+    """In mode table a commit is a conflict after a rollback, because no message waits in the table."""
     producer = shop.producer(world.fence, mode="table")
     transaction = producer.begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -455,7 +455,7 @@ def test_commit_by_the_message_table_says_what_the_database_did(world, shop, is_
 
 
 def test_message_table_that_cannot_be_looked_at_is_left_to_its_relay(sqlite, shop, monkeypatch):
-    """Unknown, and no op for a half that was never written."""
+    """If the fence cannot be read, a commit in mode table is UNKNOWN and writes no op."""
     producer = shop.producer(sqlite.fence, mode="table")
     transaction = producer.begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -468,14 +468,14 @@ def test_message_table_that_cannot_be_looked_at_is_left_to_its_relay(sqlite, sho
 
 
 def test_commit_by_an_attached_holder_of_what_committed_is_accepted(world, shop):
-    """The row is there: the look at the fence lets it pass."""
+    """An attached holder's commit is accepted, because the fence shows the row."""
     producer, transaction = prepared(world, shop)
     assert producer.attach(transaction.handle()).commit().state is txcore.EndState.ACCEPTED
     assert shop.delivered == [b"tea"]
 
 
 def test_second_commit_of_one_handle_is_reported_where_the_store_can_know(sqlite):
-    """A store that keeps ends unique says ALREADY_DONE; on others it is a listed cause of duplicates."""
+    """A second commit is ALREADY_DONE on a store with unique ends; on others it is a cause of duplicates."""
     shop = Shop()
     shop.backend = txcore.connect("memory://")
     producer, transaction = prepared(sqlite, shop)
@@ -485,7 +485,7 @@ def test_second_commit_of_one_handle_is_reported_where_the_store_can_know(sqlite
 
 
 def test_holder_without_a_fence_leaves_a_fenced_transaction_to_the_checker(sqlite, shop):
-    """It cannot look, so it publishes nothing and rolls nothing back."""
+    """A holder without a fence publishes nothing and rolls nothing back, because it cannot read the row."""
     _, transaction = prepared(sqlite, shop)
     other = shop.producer(None)
     assert other.attach(transaction.handle()).commit().state is txcore.EndState.TOO_LATE
@@ -494,7 +494,7 @@ def test_holder_without_a_fence_leaves_a_fenced_transaction_to_the_checker(sqlit
 
 
 def test_fence_that_does_not_answer_keeps_an_attached_commit_back(sqlite, shop, monkeypatch):
-    """UNKNOWN, and the checker is asked."""
+    """An attached holder's commit is UNKNOWN and publishes nothing if the fence does not answer."""
     producer, transaction = prepared(sqlite, shop)
     holder = producer.attach(transaction.handle())
     monkeypatch.setattr(sqlite.fence, "settled", _unreachable)
@@ -507,7 +507,7 @@ def _unreachable(*_):
 
 
 def test_second_holder_publishes_nothing_while_the_database_transaction_is_open(server_world, shop):
-    """Also where the fence's connections read what is not committed: it may yet be rolled back, as here."""
+    """A second holder publishes nothing before the commit, even if the fence reads uncommitted rows."""
     dirty = server_world.new_engine(isolation_level="READ UNCOMMITTED")
     fence = server_world.new_fence(dirty)
     producer = shop.producer(fence)
@@ -523,7 +523,7 @@ def test_second_holder_publishes_nothing_while_the_database_transaction_is_open(
 
 
 def test_caller_that_still_holds_its_connection_needs_no_other_one(world, shop):
-    """The row is read there, and the caller keeps the connection unchanged: the pool may have no more."""
+    """The producer reads the row on the connection that the caller still holds, and leaves it unchanged."""
     engine = world.new_engine(pool_size=1, max_overflow=0, pool_timeout=0.05)
     transaction = shop.producer(world.new_fence(engine)).begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -539,7 +539,7 @@ def test_caller_that_still_holds_its_connection_needs_no_other_one(world, shop):
 
 
 def test_caller_that_has_begun_its_next_transaction_waits_for_the_pool_only_once(world, shop, monkeypatch):
-    """No connection of the pool was free in time: that is the answer, and no check is tried after it."""
+    """If the pool has no free connection in time, the commit is UNKNOWN without a check after that."""
     engine = world.new_engine(pool_size=1, max_overflow=0, pool_timeout=0.05)
     transaction = shop.producer(world.new_fence(engine)).begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -555,7 +555,7 @@ def test_caller_that_has_begun_its_next_transaction_waits_for_the_pool_only_once
 
 
 def test_caller_of_asyncio_that_still_holds_its_connection_needs_no_other_one(tmp_path, shop):
-    """The same through an AsyncEngine."""
+    """The asynchronous producer, too, reads the row on the connection that the caller still holds."""
 
     async def run():
         engine = create_async_engine(
@@ -578,7 +578,7 @@ def test_caller_of_asyncio_that_still_holds_its_connection_needs_no_other_one(tm
 
 
 def test_database_style_does_not_look_again(sqlite, shop, monkeypatch):
-    """Its owner has seen the COMMIT itself: no round trip more."""
+    """In the database style the producer has seen the COMMIT, and does not read the fence again."""
     monkeypatch.setattr(sqlite.fence, "settled", _unreachable)
     monkeypatch.setattr(sqlite.fence, "check", _unreachable)
     with shop.producer(sqlite.fence).transaction(sqlite.engine) as transaction:
@@ -607,7 +607,7 @@ def test_ddl_between_prepare_and_commit_shows_at_the_rollback(mariadb, shop):
 
 
 def test_ddl_in_the_database_style_is_refused_before_anything_is_sent(mariadb, shop):
-    """There the row is verified before the half is written."""
+    """In the database style, the row is verified before the half is written, so DDL is refused in time."""
     with pytest.raises(FenceMisuseError, match="ended"), shop.producer(mariadb.fence).transaction(mariadb.engine) as tx:  # noqa: PT012
         tx.connection.execute(text(f"CREATE TABLE {mariadb.orders_table}_new (id int)"))
         tx.publish(txcore.Message("t", b"tea"))

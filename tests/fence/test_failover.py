@@ -20,7 +20,7 @@ ROOM = "-c max_connections=1000 -c max_wal_senders=50 -c max_worker_processes=50
 
 
 class Standby:
-    """A copy of a running server, made as operators make one; all of it belongs to the server's user."""
+    """A copy of a running server, made with pg_basebackup as operators do; the server's user owns its files."""
 
     def __init__(self, url, folder):
         self.url = sqlalchemy.make_url(url).set(port=PORT)
@@ -64,7 +64,7 @@ class Standby:
 
 @pytest.mark.heavy
 def test_promoted_standby_has_the_identity_of_the_primary(replicated):
-    """Neither the copy nor the promotion changes it; what was committed before is answered COMMIT, with no adoption."""
+    """A promoted standby keeps the primary's identity and answers COMMIT for earlier commits, with no adoption."""
     folder = Path(f"/tmp/txcore-failover-{os.getpid()}")
     folder.mkdir(mode=0o700)
     standby = None

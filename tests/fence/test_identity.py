@@ -1,4 +1,4 @@
-"""The database that decides: halves carry its identity, and no other database is read or written."""
+"""Halves carry the identity of the database that decides, and no other database is read or written."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def make_old(world):
 
 
 def test_half_names_its_database_and_another_one_decides_nothing(world, shop, eventually):
-    """wrong_database.py: no tombstone, no answer, an alert; the right database still says COMMIT."""
+    """Another database gets no tombstone and gives an alert; the right one still answers COMMIT (wrong_database.py)."""
     foreign = other_schema(world)
     identity = shop.orphan(world)
     assert [half.database for half in shop.halves()] == [world.fence.identity().current]
@@ -125,7 +125,7 @@ def test_half_names_its_database_and_another_one_decides_nothing(world, shop, ev
 
 
 def test_listener_style_half_names_the_database_before_its_listener_runs(world, shop):
-    """And a listener that fences in another database is refused: its local transaction is rolled back."""
+    """A listener that fences in another database than its half's is refused and rolled back."""
     foreign = other_schema(world)
 
     class Listener(txcore.TransactionListener):
@@ -154,7 +154,7 @@ def test_listener_style_half_names_the_database_before_its_listener_runs(world, 
 
 
 class _Elsewhere:
-    """A fence whose engine is of one database, and whose listeners' connections are of another."""
+    """A fence of one database, which inserts rows into another as a listener's connection there would."""
 
     def __init__(self, own, theirs):
         self._own, self._theirs = own, theirs
@@ -164,7 +164,7 @@ class _Elsewhere:
 
 
 def test_override_against_another_database_is_refused(world):
-    """State 4 in a database that decides nothing of it would say nothing."""
+    """An override is refused by a database that does not decide about the half."""
     foreign, identity = other_schema(world), world.committed()
     mine = world.fence.identity().current
     with pytest.raises(WrongDatabaseError, match="another database"):
@@ -175,7 +175,7 @@ def test_override_against_another_database_is_refused(world):
 
 
 def test_override_request_is_answered_with_the_reason(world, shop, eventually):
-    """The operator reads why; the half stays, and the right checker commits it."""
+    """An operator gets the reason of a refused override; the half stays, and the right checker commits it."""
     foreign = other_schema(world)
     identity = shop.orphan(world)
     operator = txcore.Operator(shop.backend, GROUP, by="anna")
@@ -200,7 +200,7 @@ def refusals(shop):
 
 
 def test_rollback_in_another_database_is_no_rollback(world, shop):
-    """The producer's own tombstone is not written elsewhere either."""
+    """A producer with another database writes no tombstone there, and its end is UNKNOWN."""
     foreign = other_schema(world)
     transaction = shop.producer(world.fence, policy=None).begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -218,7 +218,7 @@ def test_rollback_in_another_database_is_no_rollback(world, shop):
 
 
 def test_tables_of_version_1_work_and_are_upgraded_in_place(world, shop, eventually):
-    """Rows and horizon stay; halves of before carry no identity and are judged as before."""
+    """The upgrade keeps rows and horizon; earlier halves carry no identity and are judged as before."""
     kept = world.committed()
     old = make_old(world)
     first = shop.orphan(world, old)
@@ -241,7 +241,7 @@ def test_tables_of_version_1_work_and_are_upgraded_in_place(world, shop, eventua
 
 
 def test_producer_at_work_takes_the_upgrade_along(world, shop):
-    """Its connections were made before: the insert sees that the identity is another one, and is made again."""
+    """A producer that was made before the upgrade uses the new identity after it."""
     old = make_old(world)
     shop.orphan(world, old)
     world.new_fence(world.spare).create()
@@ -255,7 +255,7 @@ def test_producer_at_work_takes_the_upgrade_along(world, shop):
 
 @pytest.mark.parametrize("style", ["prepared", "database", "listener"])
 def test_warm_connections_take_the_upgrade_along(world, shop, style):
-    """s13, s19: a pooled connection, and the fence, kept for ever that the tables have no identity."""
+    """A pooled connection that found no identity finds it after the upgrade (s13, s19)."""
     fence = make_old(world)
     engine = world.new_engine(pool_size=1, max_overflow=0) if world.kind != "sqlite" else world.engine
 
@@ -292,7 +292,7 @@ def test_warm_connections_take_the_upgrade_along(world, shop, style):
 
 
 def test_identity_that_changes_under_a_connection_is_read_again(world, shop):
-    """A pooled connection remembers the identity; the insert itself compares it."""
+    """The insert compares the identity that a pooled connection remembers, and reads a changed one again."""
     shop.orphan(world)
     meta, fresh = f"{world.fence_table}_meta", bytes(range(16))
     place = "CAST(:i AS uuid)" if world.kind == "postgresql" else ":i"
@@ -304,7 +304,7 @@ def test_identity_that_changes_under_a_connection_is_read_again(world, shop):
 
 
 def test_copy_that_nobody_has_adopted_decides_for_no_former_database():
-    """It was copied together with the list of those that its original decides for."""
+    """A copy without an adoption decides for no former database, although its list was copied as well."""
     former, original = b"f" * 16, b"o" * 16
     adopted = (Adoption(former.hex(), "", "ann", "moved"),)
     assert Database(original, original, "here", adopted).decides(former)
@@ -313,7 +313,7 @@ def test_copy_that_nobody_has_adopted_decides_for_no_former_database():
 
 
 def test_former_identity_is_adopted_by_name(world, shop, eventually):
-    """New tables that were filled by replication: an operator names the database that they replace."""
+    """An operator adopts a former identity by name for new tables that replication has filled."""
     foreign = other_schema(world)
     identity = shop.orphan(world)
     former = world.fence.identity().current
@@ -339,7 +339,7 @@ def test_former_identity_is_adopted_by_name(world, shop, eventually):
 
 
 def test_copy_in_another_database_is_another_one_until_it_is_adopted(postgresql, shop, eventually):
-    """CREATE DATABASE … TEMPLATE replaces dump and restore: the row is the same, the database is not."""
+    """A copy has the same meta row in another database (here by CREATE DATABASE … TEMPLATE, instead of a dump)."""
     identity = shop.orphan(postgresql)
     url = make_url(postgresql.url)
     admin = psycopg.connect(
@@ -374,7 +374,7 @@ def test_copy_in_another_database_is_another_one_until_it_is_adopted(postgresql,
 
 @pytest.mark.parametrize("mode", ["half", "table"])
 def test_one_pool_in_front_of_a_schema_and_its_clone_names_the_right_one(postgresql, shop, eventually, mode):
-    """s2: the meta row came along with the clone, so identity and connection were the same; only the table is not."""
+    """A schema and its clone, with the same meta row on the same connection, are distinguished by their table (s2)."""
     names = ("tenant_a", "tenant_b")
     tables = [f"{postgresql.fence_table}{suffix}" for suffix in ("", "_meta", "_msg", "_slot")]
     with postgresql.engine.begin() as connection:
@@ -417,7 +417,7 @@ def test_one_pool_in_front_of_a_schema_and_its_clone_names_the_right_one(postgre
 
 
 def test_checkers_connection_that_meets_a_copy_asks_which_server_that_is(postgresql):
-    """As after a pooler was sent to a restored copy: the connection stays, and the meta row is the same."""
+    """A check on a connection that now leads to a restored copy is foreign, as after a change of the pooler."""
     meta = f"{postgresql.fence_table}_meta"
     fence = postgresql.new_fence(postgresql.new_engine(pool_size=1, max_overflow=0))
     mine, identity = fence.identity().current, postgresql.committed()
@@ -430,11 +430,11 @@ def test_checkers_connection_that_meets_a_copy_asks_which_server_that_is(postgre
 
 
 def test_tables_get_one_identity_when_two_processes_create_them(server_world, threads, monkeypatch):
-    """s7b: in autocommit mode a second create() put its identity in the place of the one that was in use."""
+    """A second `create` in autocommit mode does not replace the identity that is in use (s7b)."""
     real, slow_begun, fast_ended = dialects.new_identity, threading.Event(), threading.Event()
 
     def late():
-        if not slow_begun.is_set():  # the first to come
+        if not slow_begun.is_set():  # the first call
             slow_begun.set()
             if server_world.kind == "mariadb":  # PostgreSQL makes the other one wait
                 assert fast_ended.wait(10)
@@ -453,7 +453,7 @@ def test_tables_get_one_identity_when_two_processes_create_them(server_world, th
 
 
 def test_upgrade_gives_up_soon_before_an_open_transaction(server_world, threads):
-    """s1: on MariaDB it waited for a day, and all producers with it. Now nothing changes, and it can be repeated."""
+    """An upgrade that meets an open transaction gives up soon, changes nothing, and can be repeated (s1)."""
     old = make_old(server_world)
     held = old.begin(None, server_world.new_id(), GROUP)
     engine = server_world.new_engine(pool_size=1, max_overflow=0)
@@ -492,7 +492,7 @@ def weak_fence(postgresql):
 
 
 def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgresql, weak_fence):
-    """`pg_control_system()` may be revoked: then a copy is not recognized, and nothing else fails."""
+    """A role without `pg_control_system()` uses the stored identity; only copies are not recognized."""
     seen = weak_fence.identity()
     assert seen.server == ""
     assert seen.current == postgresql.fence.identity().current
@@ -500,7 +500,7 @@ def test_role_that_may_not_ask_for_the_server_takes_the_stored_identity(postgres
 
 
 def test_role_that_may_not_ask_for_the_server_adopts_and_keeps_what_is_known_of_it(postgresql, weak_fence):
-    """s18: the meta row forgot its server, so that no role recognized a copy any more."""
+    """An adoption by a role without `pg_control_system()` keeps the server in the meta row (s18)."""
     before = postgresql.fence.identity()
     with pytest.raises(UsageError, match="pg_control_system"):
         weak_fence.adopt("moved", "anna")
@@ -513,7 +513,7 @@ def test_role_that_may_not_ask_for_the_server_adopts_and_keeps_what_is_known_of_
 
 
 def test_asynchronous_fence_knows_its_database_too(sqlite):
-    """The same checks on an AsyncEngine."""
+    """A fence on an AsyncEngine compares the identity of its database like a blocking one."""
     foreign = other_schema(sqlite)
 
     async def run():
@@ -540,13 +540,13 @@ def test_asynchronous_fence_knows_its_database_too(sqlite):
 
 
 def test_zero_identity_matches_every_database(world):
-    """A listener-style half of a fence that knows no identity carries zeros."""
+    """A listener-style half with an identity of zeros, from a fence that knows none, matches every database."""
     identity = world.new_id()
     assert world.fence.check([identity], GROUP, {identity: NO_DATABASE})[identity].answer is FenceAnswer.ROLLBACK
 
 
 def test_create_that_was_not_awaited_is_found_at_the_next_step(tmp_path):
-    """It makes no tables, and passed in silence; now the fence refuses to work."""
+    """A fence whose `create` was not awaited, so that it made no tables, refuses to work."""
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db")
     fence = SqlFence(engine)
     with warnings.catch_warnings():
@@ -568,7 +568,7 @@ def test_create_that_was_not_awaited_is_found_at_the_next_step(tmp_path):
 
 
 def test_checker_refuses_an_asynchronous_fence_without_its_loop(tmp_path, shop):
-    """It asked, got a coroutine, and decided nothing for ever."""
+    """A checker refuses an asynchronous fence without its event loop, because it could not await the answers."""
     fence = SqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db"))
     with pytest.raises(ConfigError, match="event_loop") as refused:
         txcore.Checker(shop.backend, GROUP, fence=fence)
@@ -576,7 +576,7 @@ def test_checker_refuses_an_asynchronous_fence_without_its_loop(tmp_path, shop):
 
 
 def test_checker_decides_with_an_asynchronous_fence_on_its_loop(sqlite, shop, eventually):
-    """With the loop that the engine works in, the checker awaits the answers there."""
+    """A checker awaits an asynchronous fence's answers on the loop in which the engine works."""
     shop.orphan(sqlite)
 
     async def run():
@@ -592,7 +592,7 @@ def test_checker_decides_with_an_asynchronous_fence_on_its_loop(sqlite, shop, ev
 
 
 def test_unreachable_database_sends_nothing_in_the_listener_style(tmp_path, shop):
-    """The half must name the database, which cannot be asked."""
+    """A listener-style half is not sent if the database, which it must name, cannot be reached."""
     fence = SqlFence(create_engine(f"sqlite:///{tmp_path}/missing/a.db"))
     producer = shop.producer(fence, listener=txcore.TransactionListener)
     with pytest.raises(txcore.NotSentError, match="nothing was sent"):

@@ -1,4 +1,4 @@
-"""The inbox: first delivery or repeated one, decided in the consumer's own transaction."""
+"""The inbox distinguishes a first delivery from a repeated one in the consumer's own transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def headers_of(transaction_id, index=0, group="orders"):
 
 
 def test_second_delivery_is_not_the_first(world, inbox):
-    """Each message counts once; index and group belong to its identity."""
+    """Each message is received once; index and group are part of its identity."""
     transaction_id = world.new_id()
     seen = []
     for headers in (
@@ -44,7 +44,7 @@ def test_second_delivery_is_not_the_first(world, inbox):
 
 
 def test_header_values_may_be_bytes_and_pairs(world, inbox):
-    """As Kafka's client gives them."""
+    """The inbox accepts headers with bytes and as a list of pairs, as Kafka's client gives them."""
     headers = headers_of(world.new_id())
     raw = {name: value.encode() for name, value in headers.items()}
     seen = []
@@ -55,7 +55,7 @@ def test_header_values_may_be_bytes_and_pairs(world, inbox):
 
 
 def test_rolled_back_effect_is_not_remembered(world, inbox):
-    """Effect and memory are one transaction: after a failure the next delivery is the first again."""
+    """After a rolled back effect the next delivery is the first again, because both are one transaction."""
     headers = headers_of(world.new_id())
     with (
         contextlib.suppress(ZeroDivisionError),
@@ -69,7 +69,7 @@ def test_rolled_back_effect_is_not_remembered(world, inbox):
 
 
 def test_duplicate_leaves_the_callers_transaction_usable(world, inbox):
-    """Also on PostgreSQL, where a failed statement would end it."""
+    """A duplicate leaves the transaction usable, also on PostgreSQL, where a failed statement would end it."""
     first_id, second_id = world.new_id(), world.new_id()
     with world.engine.begin() as connection, inbox.receive(connection, headers_of(first_id)):
         pass
@@ -83,7 +83,7 @@ def test_duplicate_leaves_the_callers_transaction_usable(world, inbox):
 
 
 def test_second_consumer_waits_and_sees_that_the_first_has_committed(world, inbox, threads, eventually):
-    """Two consumers with one message at once: one effect."""
+    """Of two concurrent consumers of a message, the second waits and is not the first."""
     headers = headers_of(world.new_id())
     engine = world.new_engine()
     entered = []
@@ -103,7 +103,7 @@ def test_second_consumer_waits_and_sees_that_the_first_has_committed(world, inbo
 
 
 def test_second_consumer_is_first_when_the_first_one_rolls_back(world, inbox, threads, eventually):
-    """The waiting consumer takes over."""
+    """A waiting consumer is the first one after the other one has rolled back."""
     headers = headers_of(world.new_id())
     engine = world.new_engine()
 
@@ -121,7 +121,7 @@ def test_second_consumer_is_first_when_the_first_one_rolls_back(world, inbox, th
 
 
 def test_many_consumers_of_one_message_have_one_effect(world, inbox, threads):
-    """Eight at once; the unique row decides."""
+    """Of eight concurrent consumers, the unique row admits only one."""
     headers = headers_of(world.new_id())
     engine = world.new_engine(pool_size=8)
 
@@ -138,7 +138,7 @@ def test_many_consumers_of_one_message_have_one_effect(world, inbox, threads):
 
 
 def test_session_receives(world, inbox):
-    """The ORM's Session, whose transaction it shares."""
+    """The inbox uses the transaction of an ORM Session."""
     headers = headers_of(world.new_id())
     seen = []
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_session_receives(world, inbox):
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 def test_plain_driver_connection_receives(make_world, kind):
-    """psycopg.Connection and sqlite3.Connection."""
+    """The inbox receives on a psycopg.Connection and on an sqlite3.Connection."""
     world = make_world(kind)
     inbox = Inbox(world.engine, table=f"inbox_{world.number}")
     inbox.create()
@@ -168,7 +168,7 @@ def test_plain_driver_connection_receives(make_world, kind):
 
 
 def test_autocommit_connection_is_refused(world, inbox):
-    """There the message would be remembered before its effect is committed."""
+    """The inbox refuses autocommit, which would remember the message before its effect is committed."""
     engine = world.new_engine(isolation_level="AUTOCOMMIT")
     with (
         engine.connect() as connection,
@@ -191,25 +191,25 @@ def test_autocommit_connection_is_refused(world, inbox):
     ],
 )
 def test_missing_or_malformed_headers_are_one_clear_error(headers, sentence):
-    """The message was not published by txcore, or lost its headers."""
+    """A message without valid headers, which txcore did not publish, is refused with one sentence."""
     with pytest.raises(UsageError, match=sentence):
         message_id_of(headers)
 
 
 def test_identity_is_read_from_the_headers():
-    """Group, transaction id and index."""
+    """Group, transaction id and index are read from the headers."""
     assert message_id_of(headers_of(bytes(16), 7)) == MessageId("orders", bytes(16), 7)
 
 
 def test_create_is_idempotent_and_safe_at_once(world, threads):
-    """Several consumers start at the same moment."""
+    """Several consumers may create the table at the same moment."""
     inbox = Inbox(world.engine, table=f"made_{world.number}")
     for done in [threads.submit(inbox.create) for _ in range(4)]:
         done.result(30)
 
 
 def test_things_that_are_no_engine_are_refused():
-    """And a table's name is plain."""
+    """The inbox refuses an object that is no engine, and a table name that is not plain."""
     with pytest.raises(ConfigError, match="Engine or AsyncEngine, not"):
         Inbox("sqlite:///consumer.db")
     with pytest.raises(ConfigError, match="not a plain table name"):
@@ -217,7 +217,7 @@ def test_things_that_are_no_engine_are_refused():
 
 
 def test_connection_of_another_database_is_refused(make_world, tmp_path):
-    """The row would be in one database, the effect in another."""
+    """The inbox refuses a connection of another database, where the effect would be without the row."""
     inbox = Inbox(make_world("sqlite").engine)
     server = make_world("postgresql")
     with (
@@ -229,7 +229,7 @@ def test_connection_of_another_database_is_refused(make_world, tmp_path):
 
 
 def test_asynchronous_with_on_a_synchronous_connection_is_refused(make_world):
-    """It would stop the event loop."""
+    """`async with` is refused on a synchronous connection, because it would block the event loop."""
     world = make_world("sqlite")
     inbox = Inbox(world.engine)
     inbox.create()

@@ -1,4 +1,4 @@
-"""The inbox takes messages as the brokers' clients hand them out, and asynchronous connections."""
+"""The inbox accepts messages in the form that the brokers' clients give them, and asynchronous connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RAW = [(name, value.encode()) for name, value in TEXTS.items()]
 
 
 class KafkaMessage:
-    """As confluent-kafka's, whose headers are a method."""
+    """A message like confluent-kafka's, whose headers are a method."""
 
     def __init__(self, headers):
         self._headers = headers
@@ -32,7 +32,7 @@ class KafkaMessage:
 
 @dataclass
 class Received:
-    """As txcore's own consumers give them."""
+    """A message like those of txcore's own consumers."""
 
     headers: dict[str, str | bytes] = field(default_factory=dict)
 
@@ -56,13 +56,13 @@ DELIVERY = pika.spec.Basic.Deliver("tag", 7, False, "", "orders")
     ids=["confluent-kafka", "pika", "pika properties", "nats-py", "txcore", "mapping", "list", "tuple"],
 )
 def test_a_message_is_known_in_the_form_its_client_gives_it(message):
-    """No driver is needed to read it."""
+    """The inbox reads a message in its client's form, without the driver."""
     assert message_id_of(message) == MessageId("orders", IDENTITY, 3)
 
 
 @pytest.mark.parametrize("message", [KafkaMessage(None), (DELIVERY, pika.BasicProperties(), b""), Msg(None), {}, ()])
 def test_message_without_headers_is_refused_as_foreign(message):
-    """Its headers are empty, and the error says which are missing."""
+    """A message without headers is refused, and the error names the missing ones."""
     assert {} == headers_of(message)
     with pytest.raises(UsageError, match="no txcore-id and no txcore-group header"):
         message_id_of(message)
@@ -70,7 +70,7 @@ def test_message_without_headers_is_refused_as_foreign(message):
 
 @pytest.mark.parametrize("thing", ["text", 7, object(), b"bytes"])
 def test_object_that_is_not_a_message_is_one_clear_error(thing):
-    """Such as the body instead of the message."""
+    """An object that is no message, such as a body, is refused with one sentence."""
     with pytest.raises(UsageError, match="neither a message with headers nor headers"):
         message_id_of(thing)
 
@@ -84,7 +84,7 @@ def asynchronous(request, make_world):
 
 
 def test_asynchronous_connections_receive(asynchronous):
-    """First, repeated, rolled back; on a connection and on a session; tables made and pruned by the same inbox."""
+    """An inbox on an AsyncEngine receives on connections and sessions, and makes and prunes its tables."""
     world, url = asynchronous
     headers = [{**TEXTS, "txcore-id": f"{id_text(world.new_id())}:0"} for _ in range(2)]
 
@@ -112,7 +112,7 @@ def test_asynchronous_connections_receive(asynchronous):
 
 
 def test_synchronous_with_on_an_asynchronous_connection_is_refused(asynchronous):
-    """It could not wait for the database."""
+    """`with` is refused on an asynchronous connection, because it could not await the database."""
     _, url = asynchronous
 
     async def run():

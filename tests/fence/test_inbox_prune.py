@@ -1,4 +1,4 @@
-"""The inbox's horizon: what lies below it and is not remembered is refused, never received twice, never dropped."""
+"""The inbox refuses a message below its horizon that it does not remember: it neither drops nor repeats it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY_S = 86_400
 
 
 class Calendar(SystemClock):
-    """A clock whose day is chosen."""
+    """A clock whose day the test chooses."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ def inbox(world, calendar):
 
 @pytest.fixture
 def message(world, calendar):
-    """Make messages whose transactions began on a day."""
+    """Return a function that makes a message whose transaction began on a given day."""
 
     def make(day=0, index=0):
         calendar.days, before = day, calendar.days
@@ -61,7 +61,7 @@ def remembered(world, inbox):
 
 
 def test_prune_forgets_old_messages_and_no_others(world, inbox, calendar, message):
-    """All messages of an old transaction go, however many; the table's size follows the kept messages."""
+    """A prune deletes all messages of old transactions, so that the table holds only the kept ones."""
     old, new = message(0), message(8)
     for index in range(3):
         assert receive(world, inbox, {**old, "txcore-id": f"{old['txcore-id'][:-2]}:{index}"})
@@ -74,7 +74,7 @@ def test_prune_forgets_old_messages_and_no_others(world, inbox, calendar, messag
 
 
 def test_more_than_one_page_is_pruned(world, inbox, calendar, message):
-    """Rows go some at a time."""
+    """A prune deletes more rows than one page holds."""
     with world.engine.begin() as connection:
         for _ in range(1_201):
             with inbox.receive(connection, message(0)) as first:
@@ -85,7 +85,7 @@ def test_more_than_one_page_is_pruned(world, inbox, calendar, message):
 
 
 def test_a_repeated_message_that_was_forgotten_is_refused(world, inbox, calendar, message):
-    """Its first receipt is unknown; nothing is written, and the transaction is rolled back like any other."""
+    """A repeated message whose row was pruned is refused, and no row is written."""
     old = message(0)
     assert receive(world, inbox, old)
     calendar.days = 10
@@ -97,7 +97,7 @@ def test_a_repeated_message_that_was_forgotten_is_refused(world, inbox, calendar
 
 
 def test_a_refused_message_is_not_remembered_by_a_program_that_still_commits(world, inbox, calendar, message):
-    """It stores the message for a person, in the same transaction; a later receipt is not a repeated one."""
+    """A refused message is not remembered even if the program commits, so that a later receipt is the first."""
     calendar.days = 10
     inbox.prune(keep_s=DAY_S)
     old = message(0)
@@ -111,7 +111,7 @@ def test_a_refused_message_is_not_remembered_by_a_program_that_still_commits(wor
 
 
 def test_old_message_is_received_when_the_caller_allows_it(world, inbox, calendar, message):
-    """A half that was parked for weeks and resumed; its repetition is known again."""
+    """A caller may allow an old message, as of a half that was parked for weeks; its repetition is recognized."""
     calendar.days = 10
     inbox.prune(keep_s=DAY_S)
     old = message(0)
@@ -120,7 +120,7 @@ def test_old_message_is_received_when_the_caller_allows_it(world, inbox, calenda
 
 
 def test_the_horizon_never_goes_down(world, inbox, calendar, message):
-    """A prune that keeps more does not make the past known again."""
+    """A later prune that keeps more does not lower the horizon."""
     calendar.days = 10
     inbox.prune(keep_s=DAY_S)
     inbox.prune(keep_s=30 * DAY_S)
@@ -130,7 +130,7 @@ def test_the_horizon_never_goes_down(world, inbox, calendar, message):
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_transaction_older_than_the_prune_receives_nothing_twice(server_world, calendar, isolation):
-    """Its snapshot shows the old horizon, the deleted row is gone: refused, by the inbox or by the database."""
+    """A transaction whose snapshot shows the old horizon is refused by the inbox or by the database."""
     world = server_world
     inbox = Inbox(world.engine, table=f"inbox_{world.number}", clock=calendar)
     inbox.create()
@@ -147,7 +147,7 @@ def test_transaction_older_than_the_prune_receives_nothing_twice(server_world, c
 
 
 def test_prune_just_before_the_row_is_written_receives_nothing_twice(world, inbox, calendar, message):
-    """The horizon is read after the insert: read before, it would not show that the row was just deleted."""
+    """The inbox reads the horizon after its insert, so that it notices a row that was just pruned."""
     old, engine, pruned = message(0), world.new_engine(), []
     assert receive(world, inbox, old)
     calendar.days = 10
@@ -166,6 +166,6 @@ def test_prune_just_before_the_row_is_written_receives_nothing_twice(world, inbo
 
 
 def test_invalid_time_is_refused(inbox):
-    """Zero would forget messages in progress."""
+    """A prune with `keep_s=0` is refused, because it would forget messages in progress."""
     with pytest.raises(ConfigError, match="keep_s=0"):
         inbox.prune(0)

@@ -1,4 +1,4 @@
-"""An operator's reading of the fence leaves no trace: no row, no tombstone, no counted check."""
+"""Reading the fence for an operator writes no row and no tombstone, and counts no check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP = "orders"
 
 
 def test_row_is_read_unchanged(world):
-    """Its state, its group, the time of its insert, and how often a check read it."""
+    """A row is read with its state, its group, the time of its insert, and the number of its checks."""
     committed, tombstone, absent = world.committed(), world.new_id(), world.new_id()
     world.check(tombstone)
     world.check(committed)
@@ -47,7 +47,7 @@ def test_reading_leaves_no_tombstone_and_counts_no_check(world):
 
 
 def test_reading_beside_an_open_producer_waits_for_nothing_and_hinders_nothing(world):
-    """ABSENT while the producer's transaction is open, which then commits."""
+    """A read is ABSENT while the producer's transaction is open, and does not stop its commit."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
     world.add_order(connection, transaction_id)
@@ -64,7 +64,7 @@ def test_reading_beside_an_open_producer_waits_for_nothing_and_hinders_nothing(w
 
 
 def test_statistics_distinguish_groups(world):
-    """Rows by state, in all and per group; the oldest id and the horizon."""
+    """The statistics count the rows by state, in all and by group, and name the oldest id and the horizon."""
     first = world.committed()
     world.check(world.new_id())
     world.check(world.new_id(), group="billing")
@@ -75,7 +75,7 @@ def test_statistics_distinguish_groups(world):
 
 
 def test_ids_are_paged_through(world):
-    """Ascending, between two ids, nothing skipped."""
+    """Pages of ids are ascending, begin after a given id, and skip none."""
     ids = [world.committed() for _ in range(5)]
     assert world.fence.ids_below(world.new_id(), count=3) == ids[:3]
     assert world.fence.ids_below(world.new_id(), after=ids[2]) == ids[3:]
@@ -83,13 +83,13 @@ def test_ids_are_paged_through(world):
 
 
 def test_missing_table_is_reported_with_the_remedy(world):
-    """It is not reported as a missing row."""
+    """A missing table is an error with the remedy, and not a missing row."""
     with pytest.raises(BackendUnavailableError, match=r"run SqlFence\.create"):
         SqlFence(world.engine, table="never_created").rows([bytes(16)])
 
 
 def test_rows_are_read_asynchronously(tmp_path):
-    """All methods on the fence's own engine are awaitable."""
+    """On an AsyncEngine, the rows of the fence are read with `await`."""
 
     async def read() -> dict:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'service.db'}")
@@ -104,7 +104,7 @@ def test_rows_are_read_asynchronously(tmp_path):
 
 
 def test_unreachable_database_is_reported(tmp_path):
-    """Rows are for showing, so their absence must not pass as an answer."""
+    """An unreachable database is an error without the password, and not a missing row."""
     fence = SqlFence(create_engine("postgresql+psycopg://u:hidden@127.0.0.1:1/d"))
     for call in (lambda: fence.rows([bytes(16)]), lambda: fence.ids_below(b"\xff" * 16)):
         with pytest.raises(BackendUnavailableError) as error:

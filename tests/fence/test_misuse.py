@@ -24,7 +24,7 @@ GONE = "the fence row is gone"
 
 
 def test_blocking_producer_refuses_a_fence_on_an_asynchronous_engine(tmp_path):
-    """It could insert the row, but not read it: refused at once, by the parameter's name."""
+    """A blocking producer refuses an asynchronous fence at once, because it could not read the row."""
     fence = SqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db"))
     with pytest.raises(ConfigError, match="AsyncTransactionProducer") as caught:
         txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=fence)
@@ -32,7 +32,7 @@ def test_blocking_producer_refuses_a_fence_on_an_asynchronous_engine(tmp_path):
 
 
 def test_asyncio_producer_works_with_a_fence_on_a_blocking_engine(tmp_path):
-    """The fence's own connections block the event loop for a moment; all else works."""
+    """An asynchronous producer works with a blocking fence, which blocks the event loop for a moment."""
 
     async def run():
         fence = SqlFence(create_engine(f"sqlite:///{tmp_path}/shop.db"))
@@ -50,7 +50,7 @@ def test_asyncio_producer_works_with_a_fence_on_a_blocking_engine(tmp_path):
 
 
 def test_autocommit_connection_is_refused(world):
-    """Its row would be committed before the business rows."""
+    """A connection in autocommit is refused, because its row would be committed before the business rows."""
     engine = world.new_engine(isolation_level="AUTOCOMMIT")
     transaction_id = world.new_id()
     with engine.connect() as connection, pytest.raises(FenceMisuseError, match="autocommit"):
@@ -61,7 +61,7 @@ def test_autocommit_connection_is_refused(world):
 
 
 def test_row_that_autocommit_has_committed_is_found_by_verify(postgresql):
-    """Switched on after the row, it shows in the row itself, whose transaction is not this one."""
+    """`verify` finds a row that was committed after its insert, because it is of another transaction."""
     transaction_id = postgresql.new_id()
     with postgresql.engine.connect() as connection:
         postgresql.fence.insert(connection, transaction_id, GROUP)
@@ -72,7 +72,7 @@ def test_row_that_autocommit_has_committed_is_found_by_verify(postgresql):
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_row_in_a_hidden_autocommit_is_found_at_the_insert(make_world, monkeypatch, kind):
-    """Where no driver reports the transaction, the row itself is checked before its first use."""
+    """If no driver reports the transaction, the insert finds autocommit by the row itself."""
     world = make_world(kind)
     monkeypatch.setattr(SqlAlchemyBorder, "commits_each_statement", lambda _: False)
     monkeypatch.setattr(SqlAlchemyBorder, "is_surely_open", lambda _: False)
@@ -85,7 +85,7 @@ def test_row_in_a_hidden_autocommit_is_found_at_the_insert(make_world, monkeypat
 
 
 def test_nested_transaction_is_refused_and_the_outer_one_rolled_back(world):
-    """Were the savepoint rolled back and the outer transaction committed, the message would be lost."""
+    """A row within a savepoint is refused: a rollback to the savepoint would lose the message."""
     transaction_id = world.new_id()
     with world.engine.connect() as connection:
         world.add_order(connection, transaction_id)
@@ -97,7 +97,7 @@ def test_nested_transaction_is_refused_and_the_outer_one_rolled_back(world):
 
 
 def test_nested_transaction_of_a_session_is_refused(world):
-    """The same by the ORM."""
+    """A row within a nested transaction of an ORM Session is refused."""
     transaction_id = world.new_id()
     with Session(world.engine) as session:
         world.add_order(session, transaction_id)
@@ -109,7 +109,7 @@ def test_nested_transaction_of_a_session_is_refused(world):
 
 
 def test_raw_savepoint_is_refused(world):
-    """Opened by a statement instead of begin_nested, it is found as well."""
+    """A savepoint that a statement has opened, instead of `begin_nested`, is refused."""
     transaction_id = world.new_id()
     with world.engine.connect() as connection:
         world.add_order(connection, transaction_id)
@@ -121,7 +121,7 @@ def test_raw_savepoint_is_refused(world):
 
 
 def test_raw_savepoint_on_psycopg_is_refused(postgresql):
-    """The row's own xmin shows it, so no library needs to know of the savepoint."""
+    """On psycopg, the row's own xmin shows a savepoint that no library has reported."""
     transaction_id = postgresql.new_id()
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection:
@@ -134,7 +134,7 @@ def test_raw_savepoint_on_psycopg_is_refused(postgresql):
 
 
 def test_savepoint_that_was_released_is_no_obstacle(world):
-    """Only an open one is refused; later transactions on the same connection are not blamed for it."""
+    """Only an open savepoint is refused, and it does not affect later transactions on its connection."""
     for statements in (
         ["SAVEPOINT a", "RELEASE SAVEPOINT a"],
         ["SAVEPOINT a", "SAVEPOINT b", "ROLLBACK TO a", "RELEASE a"],
@@ -160,7 +160,7 @@ def test_savepoint_that_was_released_is_no_obstacle(world):
 
 
 def test_row_rolled_back_to_an_earlier_savepoint_is_found_by_verify(world):
-    """Even if the insert did not detect it, a row that is gone stops the half."""
+    """`verify` finds a row that is gone after ROLLBACK TO, even if the insert missed the savepoint."""
     transaction_id = world.new_id()
     with world.engine.connect() as connection:
         world.add_order(connection, transaction_id)
@@ -178,7 +178,7 @@ def test_row_rolled_back_to_an_earlier_savepoint_is_found_by_verify(world):
 
 
 def test_savepoint_around_verify_is_refused(world):
-    """A nested transaction opened after the row and still open: what follows could be undone by itself."""
+    """`verify` refuses a nested transaction that is open since the insert, because it could be undone alone."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
     connection.begin_nested()
@@ -191,7 +191,7 @@ def test_savepoint_around_verify_is_refused(world):
 
 
 def test_statement_that_commits_by_itself_is_found_by_verify(mariadb):
-    """CREATE TABLE commits the row and the first half of the business on MariaDB; the half is not written."""
+    """`verify` finds that CREATE TABLE has committed the row on MariaDB, so the half is not written."""
     transaction_id = mariadb.new_id()
     connection = mariadb.fence.begin(None, transaction_id, GROUP)
     connection.execute(text(f"CREATE TABLE unexpected_{mariadb.number} (x int)"))
@@ -202,7 +202,7 @@ def test_statement_that_commits_by_itself_is_found_by_verify(mariadb):
 
 
 def test_commit_unnoticed_by_the_library_is_found_by_verify(world):
-    """A raw COMMIT ends the transaction that carried the row."""
+    """`verify` finds that a raw COMMIT has ended the transaction of the row."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
     connection.execute(text("COMMIT"))
@@ -211,7 +211,7 @@ def test_commit_unnoticed_by_the_library_is_found_by_verify(world):
 
 
 def test_verify_can_be_repeated(world):
-    """Asking twice changes nothing."""
+    """Repeated calls of `verify` change nothing."""
     transaction_id = world.new_id()
     connection = world.fence.begin(None, transaction_id, GROUP)
     for _ in range(3):
@@ -222,7 +222,7 @@ def test_verify_can_be_repeated(world):
 
 @pytest.mark.parametrize("kind", ["fenced", "nested"])
 def test_program_that_swallows_the_error_keeps_no_business_rows(world, kind):
-    """On MariaDB a failed statement keeps the other changes; txcore itself rolls back."""
+    """The fence rolls back after its error, because MariaDB keeps the other changes after a failed statement."""
     transaction_id = world.new_id()
     if kind == "fenced":
         world.check(transaction_id)
@@ -241,7 +241,7 @@ def test_program_that_swallows_the_error_keeps_no_business_rows(world, kind):
 
 
 def test_swallowed_lock_timeout_keeps_no_business_rows(mariadb):
-    """1205 is as dangerous as 1062: the statement is undone, the transaction is not."""
+    """After MariaDB's error 1205, like 1062, only the statement is undone, so txcore rolls back."""
     transaction_id = mariadb.new_id()
     other = mariadb.fence.begin(None, transaction_id, GROUP)
     with mariadb.engine.connect() as connection:
@@ -256,7 +256,7 @@ def test_swallowed_lock_timeout_keeps_no_business_rows(mariadb):
 
 
 def test_commit_that_does_not_survive_a_crash_is_refused_on_mariadb(mariadb):
-    """innodb_flush_log_at_trx_commit below 1 loses announced commits, and no client can change it."""
+    """A fence refuses innodb_flush_log_at_trx_commit=2, with which a crash loses commits."""
     with mariadb.new_engine(isolation_level="AUTOCOMMIT").connect() as connection:
         connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 2"))
         try:
@@ -267,7 +267,7 @@ def test_commit_that_does_not_survive_a_crash_is_refused_on_mariadb(mariadb):
 
 
 def test_producer_commits_durably_whatever_the_session_says(postgresql):
-    """synchronous_commit is on for this transaction, stays stronger where it was, and comes back afterwards."""
+    """The row's transaction has synchronous_commit on, or a stronger value that was set; later it is as before."""
     for before, during in (("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply",) * 2):
         with postgresql.new_engine(pool_size=1).connect() as connection:
             connection.execute(text(f"SET SESSION synchronous_commit = {before}"))
@@ -283,7 +283,7 @@ def test_producer_commits_durably_whatever_the_session_says(postgresql):
 
 
 def test_sqlite_transaction_begun_below_full_is_refused(sqlite, tmp_path):
-    """Inside a transaction the level cannot be raised any more."""
+    """An open SQLite transaction below FULL is refused, because its level cannot be raised any more."""
     transaction_id = sqlite.new_id()
     with sqlite.engine.connect() as connection:
         connection.connection.cursor().execute("PRAGMA synchronous = NORMAL")
@@ -295,7 +295,7 @@ def test_sqlite_transaction_begun_below_full_is_refused(sqlite, tmp_path):
 
 
 def test_sqlite_level_is_raised_before_begin(sqlite):
-    """Where the fence begins the transaction itself it sets FULL first, and keeps EXTRA."""
+    """The fence sets synchronous to FULL before it begins a transaction, and keeps EXTRA."""
     engine = sqlite.new_engine(pool_size=1)
     for before, during in ((1, 2), (0, 2), (3, 3)):
         with engine.connect() as connection:
@@ -307,7 +307,7 @@ def test_sqlite_level_is_raised_before_begin(sqlite):
 
 @pytest.mark.parametrize("mode", ["OFF", "MEMORY"])
 def test_sqlite_journal_that_does_not_survive_a_crash_is_refused(sqlite, mode):
-    """Without a journal on disk neither ROLLBACK nor recovery can be trusted."""
+    """SQLite without a journal on disk is refused, because a crash would break it."""
     connection = sqlite3.connect(sqlite.engine.url.database)
     connection.execute(f"PRAGMA journal_mode = {mode}")
     with pytest.raises(FenceMisuseError, match="journal_mode is"):
@@ -316,7 +316,7 @@ def test_sqlite_journal_that_does_not_survive_a_crash_is_refused(sqlite, mode):
 
 
 def test_in_memory_sqlite_is_refused(sqlite):
-    """No other connection can read it: neither as the fence's engine nor as the producer's connection."""
+    """SQLite in memory is refused for fence and producer, because no other connection can read it."""
     with pytest.raises(ConfigError, match="use a database file"):
         SqlFence(create_engine("sqlite://", poolclass=StaticPool))
     connection = sqlite3.connect(":memory:")
@@ -326,7 +326,7 @@ def test_in_memory_sqlite_is_refused(sqlite):
 
 
 def test_sqlite_producer_that_read_first_fails_cleanly(sqlite):
-    """A deferred transaction whose snapshot is old cannot write; nothing of it stays."""
+    """An SQLite transaction with an old snapshot cannot write and is rolled back."""
     connection = sqlite3.connect(sqlite.engine.url.database, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN")
@@ -339,13 +339,13 @@ def test_sqlite_producer_that_read_first_fails_cleanly(sqlite):
 
 
 def test_connection_of_another_database_is_refused(sqlite, postgresql):
-    """The row must be where the business rows are."""
+    """A connection of another database than the fence's is refused."""
     with postgresql.engine.connect() as connection, pytest.raises(FenceMisuseError, match="must be in the database"):
         sqlite.fence.insert(connection, sqlite.new_id(), GROUP)
 
 
 def test_things_that_are_no_connection_are_refused(sqlite):
-    """One sentence names the accepted kinds."""
+    """The error about an object that is no connection names the accepted kinds."""
     with pytest.raises(FenceMisuseError, match=r"takes a SQLAlchemy Connection.*not a builtins\.str"):
         sqlite.fence.insert("sqlite:///business.db", sqlite.new_id(), GROUP)
     with pytest.raises(FenceMisuseError, match="Engine or AsyncEngine, not str"):
@@ -358,14 +358,14 @@ def test_things_that_are_no_connection_are_refused(sqlite):
      ({"statement_timeout_s": 4_000}, "statement_timeout_s"), ({"attempts_max": 0}, "attempts_max")],
 )  # fmt: skip
 def test_setting_out_of_range_is_refused_by_name(sqlite, options, key):
-    """Units and limits are checked when the fence is made."""
+    """A setting out of its range is refused by its name when the fence is made."""
     with pytest.raises(ConfigError) as refusal:
         SqlFence(sqlite.engine, **options)
     assert refusal.value.key == key
 
 
 def test_ids_and_groups_are_checked(sqlite):
-    """A database that cut a longer value silently could make two ids equal."""
+    """Ids and groups of a wrong length are refused, because a database could cut them to equal values."""
     for transaction_id in (bytes(15), bytes(40), "text"):
         with pytest.raises(UsageError, match="16 bytes"):
             sqlite.fence.check([transaction_id], GROUP)
@@ -375,7 +375,7 @@ def test_ids_and_groups_are_checked(sqlite):
 
 @pytest.mark.parametrize("missing", ["msg", "slot"])
 def test_tables_of_an_older_txcore_are_refused_in_one_sentence(world, missing):
-    """Without the message table neither a producer nor a relay continues, and both name the remedy."""
+    """Without a newer table, producer and relay stop with an error that names the remedy."""
     with world.engine.begin() as connection:
         connection.execute(text(f"DROP TABLE {world.fence_table}_{missing}"))
     backend = txcore.connect(f"memory://{world.fence_table}-{missing}")

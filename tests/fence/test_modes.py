@@ -42,7 +42,7 @@ TOPIC = "orders.created"
 
 
 class AckIsLost(Faults):
-    """The half is stored, and the producer gets no acknowledgement."""
+    """Faults with which the half is stored and the producer gets no acknowledgement."""
 
     def fate(self, what, *_):
         return Fate.ACK_LOST if what == "half" else Fate.DONE
@@ -79,7 +79,7 @@ class Shop:
         return TransactionProducer(self.backend, GROUP, fence=fence, mode=mode, **options)
 
     def order(self, producer, *messages):
-        """Commit one order; returns its handle."""
+        """Commit one order and return its transaction."""
         with producer.transaction(self.world.engine) as tx:
             self.world.add_order(tx.connection, tx.transaction_id)
             for message in messages or (Message(TOPIC, b"body", b"key", {"n": "1"}),):
@@ -90,7 +90,7 @@ class Shop:
         return Relay(self.backend, GROUP, self.world.engine, table=self.world.fence_table, **options)
 
     def check(self):
-        """Check once what is due."""
+        """Run one sweep of a checker and return its report."""
         checker = Checker(self.backend, GROUP, fence=self.world.fence, limits=Limits(read_back_s=0.01, retry_s=0.01))
         report = checker.run_once()
         checker.stop()
@@ -126,7 +126,7 @@ def headers_of(target):
 
 
 def test_table_mode_needs_no_broker_until_its_relay_sends(shop):
-    """No half, no op: the message is committed with the order and delivered as any other one."""
+    """In mode table the message is committed with the order, without half or op, and the relay sends it."""
     shop.broker.down = True
     tx = shop.order(shop.producer("table"))
     assert tx.result.state is EndState.VIA_TABLE
@@ -146,7 +146,7 @@ def test_table_mode_needs_no_broker_until_its_relay_sends(shop):
 
 
 def test_consumers_see_no_difference_between_the_modes(sqlite_shop):
-    """Same key, body and headers, but for the attempt and the id's value."""
+    """In each mode a consumer gets the same key, body and header names."""
     for mode in ("half", "table", "auto"):
         sqlite_shop.order(sqlite_shop.producer(mode))
     sqlite_shop.relay().run_once()
@@ -157,7 +157,7 @@ def test_consumers_see_no_difference_between_the_modes(sqlite_shop):
 
 
 def test_rolled_back_transaction_leaves_nothing_in_the_table(shop):
-    """An exception in the block takes order, fence row and message."""
+    """An exception in the block rolls order, fence row and message back."""
     ids = []
 
     def order():
@@ -172,7 +172,7 @@ def test_rolled_back_transaction_leaves_nothing_in_the_table(shop):
 
 
 def test_database_that_cannot_take_the_message_rolls_everything_back(shop):
-    """Without the message table nothing is committed, and the error says so."""
+    """Without the message table the transaction is rolled back, with an error."""
     with shop.world.engine.begin() as connection:
         connection.execute(text(f"DROP TABLE {shop.world.fence_table}_msg"))
     with pytest.raises(NotSentError, match="rolled back, nothing sent") as caught:
@@ -181,7 +181,7 @@ def test_database_that_cannot_take_the_message_rolls_everything_back(shop):
 
 
 def test_block_that_publishes_nothing_leaves_no_row(shop):
-    """Neither in the fence table nor in the message table."""
+    """A block that publishes nothing leaves no row in the fence table or the message table."""
     with shop.producer("table").transaction(shop.world.engine) as tx:
         shop.world.add_order(tx.connection, tx.transaction_id)
     assert (shop.waiting(), shop.world.row(tx.transaction_id)) == (0, FenceAnswer.ABSENT)
@@ -189,14 +189,14 @@ def test_block_that_publishes_nothing_leaves_no_row(shop):
 
 
 def test_auto_mode_writes_a_half_while_the_broker_is_well(sqlite_shop):
-    """The table stays empty."""
+    """In mode auto with a healthy broker, the message table stays empty."""
     tx = sqlite_shop.order(sqlite_shop.producer("auto"))
     assert tx.result.state is EndState.ACCEPTED
     assert (sqlite_shop.waiting(), len(sqlite_shop.delivered())) == (0, 1)
 
 
 def test_auto_mode_falls_back_while_the_broker_is_down(shop):
-    """The order is placed all the same, in the same database transaction, and delivered once the broker is back."""
+    """In mode auto, an order during an outage is committed with its message, which is delivered afterwards."""
     producer = shop.producer("auto")
     shop.broker.down = True
     tx = shop.order(producer)
@@ -208,7 +208,7 @@ def test_auto_mode_falls_back_while_the_broker_is_down(shop):
 
 
 def test_half_that_turns_up_after_a_fallback_is_closed_without_a_second_publish(shop):
-    """Its ack was lost, so it is in the log: the check waits for the relay, then writes COMMIT and no target."""
+    """A half with a lost ack is closed by COMMIT without targets, after the relay has sent its message."""
     clock = HandClock()
     producer = shop.producer("auto", clock=clock)
     shop.broker.faults, shop.broker.clock = AckIsLost(), clock
@@ -226,7 +226,7 @@ def test_half_that_turns_up_after_a_fallback_is_closed_without_a_second_publish(
 
 
 def test_half_that_turns_up_after_a_rolled_back_fallback_is_rolled_back(shop):
-    """The fence row with state 3 went with the transaction, so the check's tombstone decides."""
+    """After a rolled back fallback the fence has no row, so a check's tombstone rolls the half back."""
     clock = HandClock()
     producer = shop.producer("auto", clock=clock)
     shop.broker.faults, shop.broker.clock = AckIsLost(), clock
@@ -243,7 +243,7 @@ def test_half_that_turns_up_after_a_rolled_back_fallback_is_rolled_back(shop):
 
 
 def test_auto_mode_raises_what_is_the_messages_own_fault(sqlite_shop):
-    """An unknown topic and an oversize body are refused, never put into the table."""
+    """An unknown topic and an oversize body are refused and not put into the table."""
     sqlite_shop.broker.profile = replace(STRONG, auto_create=False)
     sqlite_shop.broker.create_topic(TOPIC)
     producer = sqlite_shop.producer("auto")
@@ -255,13 +255,13 @@ def test_auto_mode_raises_what_is_the_messages_own_fault(sqlite_shop):
 
 
 def test_table_mode_raises_an_oversize_body(sqlite_shop):
-    """The backend could never take it."""
+    """In mode table, a body that is too large for the backend is refused."""
     with pytest.raises(MessageRejectedError):
         sqlite_shop.order(sqlite_shop.producer("table"), Message(TOPIC, b"x" * 1_000_001))
 
 
 def test_target_without_room_falls_back_and_leaves_the_circuit_closed(sqlite_shop, monkeypatch):
-    """Full is no fault of the message, and says nothing of other targets."""
+    """A full target leads to the table, and does not open the circuit for other targets."""
     producer = sqlite_shop.producer("auto")
     full = MessageRejectedError("the queue is full", topic=TOPIC, reason="full")
     monkeypatch.setattr(sqlite_shop.broker, "refusal", lambda half: full)
@@ -272,7 +272,7 @@ def test_target_without_room_falls_back_and_leaves_the_circuit_closed(sqlite_sho
 
 
 def test_silent_broker_keeps_the_database_transaction_no_longer_than_the_deadline(sqlite_shop):
-    """The half is under way for ever; the transaction commits by the table."""
+    """If the broker gives no answer within the deadline, the transaction commits by the table."""
     producer = sqlite_shop.producer("auto", half_deadline_s=0.2)
     sqlite_shop.broker.schedule = lambda delay_s, action: None
     began_s = time.monotonic()
@@ -281,7 +281,7 @@ def test_silent_broker_keeps_the_database_transaction_no_longer_than_the_deadlin
 
 
 def test_circuit_opens_after_failures_and_closes_after_a_probe(sqlite_shop):
-    """While it is open nothing is asked of the broker, but for one probe after each pause."""
+    """While the circuit is open, the broker gets one probe after each pause and no other half."""
     clock = HandClock()
     producer = sqlite_shop.producer("auto", clock=clock)
     asked = []
@@ -309,7 +309,7 @@ def test_circuit_opens_after_failures_and_closes_after_a_probe(sqlite_shop):
 
 
 def test_auto_mode_starts_and_sells_while_the_broker_is_down(sqlite_shop, monkeypatch):
-    """The group is joined when the broker answers for the first time; a wrong setting is raised at once."""
+    """A producer joins its group at the broker's first answer; a wrong setting is raised at once."""
     ensure_group = sqlite_shop.backend.ensure_group
     monkeypatch.setattr(sqlite_shop.backend, "ensure_group", lambda *_: failed(BackendUnavailableError("down")))
     clock = HandClock()
@@ -323,7 +323,7 @@ def test_auto_mode_starts_and_sells_while_the_broker_is_down(sqlite_shop, monkey
 
 
 def test_primitive_style_ends_via_table(shop):
-    """The application commits its connection; its end publishes nothing, writes no op and says how it travels."""
+    """In mode table, an end after the caller's commit is VIA_TABLE, publishes nothing and writes no op."""
     tx = shop.producer("table").begin()
     tx.publish(Message(TOPIC, b"body"))
     with shop.world.engine.connect() as connection:
@@ -339,7 +339,7 @@ def test_primitive_style_ends_via_table(shop):
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_plain_driver_connection_carries_the_message(make_world, kind):
-    """No SQLAlchemy on the application's side."""
+    """A plain driver connection carries the message without SQLAlchemy in the application."""
     shop = Shop(make_world(kind))
     url = shop.world.engine.url
     tx = shop.producer("table").begin()
@@ -356,7 +356,7 @@ def test_plain_driver_connection_carries_the_message(make_world, kind):
 
 
 def test_decision_of_a_check_refuses_row_and_messages(shop):
-    """The caller's transaction is rolled back with them; nothing is sent."""
+    """After a check's decision, row and messages are refused and the caller's transaction is rolled back."""
     tx = shop.producer("table").begin()
     tx.publish(Message(TOPIC, b"body"))
     shop.world.check(tx.transaction_id)
@@ -371,7 +371,7 @@ def test_decision_of_a_check_refuses_row_and_messages(shop):
 
 
 def test_messages_go_into_the_table_only_with_the_fence_row(shop):
-    """Without it the half of a fallback would be published as well."""
+    """Messages without the fence row are refused, because a fallback's half would be published as well."""
     identity = shop.world.new_id()
     with shop.world.engine.connect() as connection:
         connection.begin()
@@ -382,7 +382,7 @@ def test_messages_go_into_the_table_only_with_the_fence_row(shop):
 
 
 def test_row_and_messages_are_refused_inside_a_savepoint(shop):
-    """It may be rolled back while the transaction commits."""
+    """A savepoint is refused, because it may be rolled back while its transaction commits."""
     tx = shop.producer("table").begin()
     tx.publish(Message(TOPIC, b"body"))
     with shop.world.engine.connect() as connection:
@@ -394,7 +394,7 @@ def test_row_and_messages_are_refused_inside_a_savepoint(shop):
 
 
 def test_message_that_no_broker_takes_rolls_the_callers_transaction_back(shop):
-    """Its order cannot be announced."""
+    """A message that is too large for any broker rolls the caller's transaction back."""
     tx = shop.producer("table").begin()
     tx.publish(Message(TOPIC, b"x" * 600_000))
     tx.publish(Message(TOPIC, b"x" * 600_000))
@@ -407,7 +407,7 @@ def test_message_that_no_broker_takes_rolls_the_callers_transaction_back(shop):
 
 
 def test_many_messages_of_one_transaction_are_relayed_in_their_order(shop):
-    """However many statements they need."""
+    """A transaction's messages are relayed in their order, however many statements insert them."""
     tx = shop.producer("table").begin()
     for number in range(250):
         tx.publish(Message(TOPIC, f"{number} \u2603".encode(), b"key"))
@@ -420,7 +420,7 @@ def test_many_messages_of_one_transaction_are_relayed_in_their_order(shop):
 
 
 def test_rolled_back_primitive_style_sends_nothing(shop):
-    """The tombstone makes the rollback certain; without a half there is no op either."""
+    """A rollback in mode table is certain by its tombstone, and writes no op."""
     tx = shop.producer("table").begin()
     tx.publish(Message(TOPIC, b"body"))
     with shop.world.engine.connect() as connection:
@@ -431,7 +431,7 @@ def test_rolled_back_primitive_style_sends_nothing(shop):
 
 
 def test_mode_without_a_fence_and_unknown_modes_are_refused(sqlite_shop):
-    """The message table is beside the fence table."""
+    """A mode with the message table is refused without a fence, and an unknown mode is refused."""
     with pytest.raises(ConfigError, match="needs a fence"):
         sqlite_shop.producer("auto", fence=None)
     with pytest.raises(ConfigError, match="half, table, auto"):
@@ -439,7 +439,7 @@ def test_mode_without_a_fence_and_unknown_modes_are_refused(sqlite_shop):
 
 
 def test_table_mode_refuses_what_has_no_database_transaction(sqlite_shop):
-    """There is nothing that could hold the message."""
+    """Preparing in mode table without a database transaction raises an error."""
     producer = sqlite_shop.producer("table")
     tx = producer.begin()
     tx.publish(Message(TOPIC, b"body"))
@@ -448,7 +448,7 @@ def test_table_mode_refuses_what_has_no_database_transaction(sqlite_shop):
 
 
 def test_asynchronous_producer_falls_back_too(sqlite_shop):
-    """The same flows, run by the other driver, deadline included."""
+    """The asynchronous producer falls back to the table after the deadline, too."""
     sqlite_shop.broker.schedule = lambda delay_s, action: None
 
     async def run():

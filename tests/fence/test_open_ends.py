@@ -31,12 +31,12 @@ def shop():
 
 @pytest.fixture
 def engine(world):
-    """An engine that counts the connections in use."""
+    """An engine with a pool of three connections, which counts those in use."""
     return world.new_engine(pool_size=3, max_overflow=0)
 
 
 def use_asyncio(tmp_path, run):
-    """Run *run* with an AsyncEngine and a fence on it; no connection is left in use."""
+    """Run *run* with an AsyncEngine and a fence on it, and require that no connection stays in use."""
 
     async def main():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", pool_size=3, max_overflow=0)
@@ -54,7 +54,7 @@ def use_asyncio(tmp_path, run):
 
 @pytest.fixture
 def busy(world, shop):
-    """A producer with one place, and a function that has another caller take it."""
+    """A producer with one place, and a function with which another caller occupies it."""
     producer = txcore.TransactionProducer(
         shop.backend, GROUP, fence=world.fence, partition_count=1, unsettled_max=1, busy_timeout_s=0.01
     )
@@ -62,7 +62,7 @@ def busy(world, shop):
 
 
 def test_block_that_has_begun_ends_however_busy(world, engine, shop, busy):
-    """It is neither refused nor left open; only a new transaction is refused."""
+    """A block that has begun is committed when the producer is full; only a new one is refused."""
     producer, fill = busy
     with producer.transaction(engine) as transaction:
         world.add_order(transaction.connection, transaction.transaction_id)
@@ -76,7 +76,7 @@ def test_block_that_has_begun_ends_however_busy(world, engine, shop, busy):
 
 
 def test_block_that_fails_rolls_back_however_busy(world, engine, busy):
-    """It raises its own error, not the one for lack of room."""
+    """A block that fails raises its own error, and no BusyError, when the producer is full."""
     producer, fill = busy
 
     def fail():
@@ -92,7 +92,7 @@ def test_block_that_fails_rolls_back_however_busy(world, engine, busy):
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_prepared_transaction_ends_however_busy(world, engine, shop, busy, commits):
-    """`commit` of what the database has committed is no NotSentError: it is sent."""
+    """A prepared transaction is ended when the producer is full, and a committed one is sent."""
     producer, fill = busy
     transaction = producer.begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -106,7 +106,7 @@ def test_prepared_transaction_ends_however_busy(world, engine, shop, busy, commi
 
 
 def test_block_of_asyncio_ends_however_busy(tmp_path, shop):
-    """It waits for no place, so that no cancellation can interrupt such a wait."""
+    """The end of a block with asyncio waits for no place, so that no cancellation can interrupt it."""
 
     async def run(engine, fence):
         producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1, unsettled_max=1)
@@ -141,7 +141,7 @@ def interrupt(*_):
 
 @pytest.mark.parametrize(("step", "publishes"), [("verify", True), ("enqueue", True), ("withdraw", False)])
 def test_interrupted_end_of_a_block_rolls_back(world, engine, shop, monkeypatch, step, publishes):
-    """At any interrupted statement, the connection goes back to its pool."""
+    """A block whose end is interrupted at any statement returns its connection to the pool."""
     mode = "table" if step == "enqueue" else "half"
     producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
     monkeypatch.setattr(world.fence, step, interrupt)
@@ -156,7 +156,7 @@ def test_interrupted_end_of_a_block_rolls_back(world, engine, shop, monkeypatch,
 
 @pytest.mark.parametrize("mode", ["half", "table"])
 def test_interrupted_prepare_rolls_the_callers_transaction_back(world, engine, shop, monkeypatch, mode):
-    """The row may be in it: a program that goes on all the same commits nothing."""
+    """An interrupted prepare rolls back, so that a program which continues commits nothing."""
     producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1, mode=mode)
     transaction = producer.begin()
     transaction.publish(txcore.Message("t", b"tea"))
@@ -177,7 +177,7 @@ def test_interrupted_prepare_rolls_the_callers_transaction_back(world, engine, s
 
 @pytest.mark.parametrize(("step", "publishes"), [("verify", True), ("withdraw", False)])
 def test_cancelled_end_of_a_block_rolls_back(tmp_path, shop, monkeypatch, step, publishes):
-    """The statement is in progress when the request's time is over."""
+    """A block whose end is cancelled during a statement is rolled back."""
 
     async def run(engine, fence):
         producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
@@ -209,7 +209,7 @@ def test_cancelled_end_of_a_block_rolls_back(tmp_path, shop, monkeypatch, step, 
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_block_in_which_prepare_was_called_rolls_back_after_an_error(world, engine, shop, monkeypatch, is_refused):
-    """In any phase, a connection in use is returned to its pool."""
+    """A block that fails after `prepare` returns its connection to the pool in any phase."""
     producer = txcore.TransactionProducer(shop.backend, GROUP, fence=world.fence, partition_count=1)
     shop.broker.down = is_refused
 

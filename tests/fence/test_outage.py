@@ -1,4 +1,4 @@
-"""An outage of the broker under orders in mode auto: none fails, none is lost, none leaks, and the oracle agrees."""
+"""Orders in mode auto through an outage of the broker: none fails or is lost, and the oracle finds no breach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREADS, ORDERS = 4, 30
 
 
 class Outage(Faults):
-    """While it is on, most requests are lost, or carried out without an answer."""
+    """Faults that lose most requests or answers while `is_on`."""
 
     def __init__(self):
         self._random = random.Random(8)
@@ -31,7 +31,7 @@ class Outage(Faults):
 
 @pytest.mark.parametrize("harness_type", [MemoryHarness, KafkaLikeHarness, NatsLikeHarness])
 def test_orders_continue_through_an_outage(world, harness_type):
-    """Some by halves, some by the table, some by both with the half closed afterwards: each exactly as committed."""
+    """Each order is delivered exactly as committed, by a half, by the table, or by the table with a closed half."""
     kit = Kit(harness_type())
     topic, faults = kit.topic(), Outage()
     policy = CheckPolicy(immunity_s=0.05)

@@ -1,4 +1,4 @@
-"""Outbox tables of other libraries, relayed unchanged."""
+"""The relay sends the messages of other libraries' outbox tables, which need no change."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def debezium(world):
 
 
 def test_debezium_table_is_sent_in_its_order_and_emptied(debezium):
-    """Topic from the aggregate's type, key from its id; the message's own id and type as headers."""
+    """Debezium's rows give topic, key and headers, are sent in their order, and are deleted."""
     ids = [str(uuid.uuid4()) for _ in range(20)]
     for number, identity in enumerate(ids):
         debezium.insert(
@@ -71,7 +71,7 @@ def test_debezium_table_is_sent_in_its_order_and_emptied(debezium):
 
 
 def test_table_that_marks_its_rows_keeps_them(world):
-    """Eventuate's: an id that is no UUID, headers as JSON, and a column that says what is published."""
+    """Eventuate's rows, with JSON headers and an id that is no UUID, are kept and marked as published."""
     bench = Bench(
         world,
         "id varchar(40) PRIMARY KEY, destination varchar(50), headers varchar(200), payload varchar(200), "
@@ -88,7 +88,7 @@ def test_table_that_marks_its_rows_keeps_them(world):
 
 
 def test_columns_with_capitals_and_binary_bodies(world):
-    """MassTransit's: quoted names, a sequence number, bytes."""
+    """MassTransit's rows, with quoted column names and binary bodies, are sent."""
     quote = world.engine.dialect.identifier_preparer.quote
     names = {"SequenceNumber": "bigint", "MessageId": "varchar(36)", "DestinationAddress": "varchar(50)"}
     columns = ", ".join(f"{quote(name)} {kind}" for name, kind in names.items())
@@ -100,7 +100,7 @@ def test_columns_with_capitals_and_binary_bodies(world):
 
 
 def test_refused_message_of_an_outbox_stays_and_holds_up_only_its_key(debezium):
-    """The table has no place for tries, so nothing is parked."""
+    """A refused message stays, delays only its key, and is not parked, because the table counts no tries."""
     debezium.broker.refusing.add("outbox.event.bad")
     for number, (kind, key) in enumerate((("bad", "a"), ("order", "a"), ("order", "b"))):
         debezium.insert(
@@ -116,7 +116,7 @@ def test_refused_message_of_an_outbox_stays_and_holds_up_only_its_key(debezium):
 
 
 def test_resting_lanes_of_an_outbox_are_left_alone(debezium):
-    """The oldest of the others come instead."""
+    """The relay reads the oldest rows of the lanes that do not rest."""
     for number in range(4):
         debezium.insert(
             id=str(uuid.uuid4()),
@@ -135,7 +135,7 @@ def test_resting_lanes_of_an_outbox_are_left_alone(debezium):
 
 
 def test_another_relay_waits_while_one_sends(server_world):
-    """The lock is the database's, so it ends with the connection."""
+    """A second relay gets no rows while the first one holds the lock, which ends with its connection."""
     bench = Bench(server_world, "id varchar(36), topic varchar(9), payload varchar(9), n integer")
     bench.insert(id=str(uuid.uuid4()), topic="t", payload="x", n=1)
     layout = layout_of("", {"id": "id", "topic": "topic", "body": "payload", "order": "n"})
@@ -150,7 +150,7 @@ def test_another_relay_waits_while_one_sends(server_world):
 
 
 def test_layout_error_names_the_mistake():
-    """A column's name goes into SQL, so only plain names are accepted."""
+    """The error about a layout names the mistake; a column's name goes into SQL, so it must be a plain one."""
     for name, changes, text_of in (
         ("oracle", {}, "debezium, eventuate, masstransit"),
         ("debezium", {"colour": "x"}, "no key 'colour'"),

@@ -1,4 +1,4 @@
-"""The horizon: raised first, then a wait, and nothing below it comes back."""
+"""A prune raises the horizon first, then waits, and no row below the horizon is written again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def everything(ids):
 
 @pytest.fixture
 def prune(world):
-    """Prune up to a fresh id, without waiting."""
+    """Return a function that prunes up to a fresh id, without waiting."""
 
     def run(is_closed=everything, below=None, fence_world=world, **options):
         fence = fence_world.new_fence(sleep=lambda seconds: None)
@@ -36,7 +36,7 @@ def prune(world):
 
 
 def test_only_closed_ids_below_the_horizon_are_deleted(world, prune):
-    """What is pending, parked or in the message table stays, and keeps its answer."""
+    """A prune keeps pending rows and those with messages in the table, and their answers do not change."""
     closed, pending, via_table = world.committed(), world.committed(), world.new_id()
     connection = world.fence.begin(None, via_table, GROUP)
     world.fence.enqueue(connection, via_table, GROUP, [TableRow(via_table, 0, 7, b"message")])
@@ -53,7 +53,7 @@ def test_only_closed_ids_below_the_horizon_are_deleted(world, prune):
 
 
 def test_row_whose_messages_are_sent_stays_until_it_is_named(world, prune):
-    """A half of it may be open: with its row gone it would be parked as PRUNED, although its messages are out."""
+    """A row whose messages are sent stays until a caller names it, because a half of it may be open."""
     sent = world.new_id()
     connection = world.fence.begin(None, sent, GROUP)
     world.fence.enqueue(connection, sent, GROUP, [])
@@ -67,7 +67,7 @@ def test_row_whose_messages_are_sent_stays_until_it_is_named(world, prune):
 
 
 def test_pruned_id_is_pruned_and_gets_no_tombstone(world, prune):
-    """The decision cannot be known any more: neither COMMIT nor ROLLBACK, at any number of checks."""
+    """A check of a pruned id answers PRUNED each time and writes no tombstone, because the decision is lost."""
     committed, never_seen = world.committed(), world.new_id()
     prune()
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_pruned_id_is_pruned_and_gets_no_tombstone(world, prune):
 
 
 def test_tombstone_below_the_horizon_that_is_kept_stays_an_answer(world, prune):
-    """Rows that exist are read, on whichever side of the horizon."""
+    """A row that a prune has kept below the horizon still gives its answer."""
     transaction_id = world.new_id()
     world.check(transaction_id)
     prune(lambda ids: [])
@@ -86,7 +86,7 @@ def test_tombstone_below_the_horizon_that_is_kept_stays_an_answer(world, prune):
 
 
 def test_batch_across_the_horizon_answers_each_side_by_its_rule(world, prune):
-    """One call may hold old ids and new ones."""
+    """One check may have ids below and above the horizon, and each gets its answer."""
     gone, kept = world.committed(), world.committed()
     prune(lambda ids: [gone])
     fresh, new = world.committed(), world.new_id()
@@ -100,7 +100,7 @@ def test_batch_across_the_horizon_answers_each_side_by_its_rule(world, prune):
 
 
 def test_producer_below_the_horizon_is_refused(world, prune):
-    """A producer that slept through the prune must not commit an id whose tombstone may be gone."""
+    """A producer that slept during the prune must not commit an id whose tombstone may be gone."""
     late = world.new_id()
     world.check(late)
     prune()
@@ -110,7 +110,7 @@ def test_producer_below_the_horizon_is_refused(world, prune):
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_producer_with_a_snapshot_older_than_the_prune_is_refused(server_world, level):
-    """A stalled transaction that read before the prune would still see the old horizon."""
+    """A transaction whose snapshot is older than the prune is refused, although it shows the old horizon."""
     stalled = server_world.new_id()
     engine = server_world.new_engine(isolation_level=level)
     with engine.connect() as connection:
@@ -126,7 +126,7 @@ def test_producer_with_a_snapshot_older_than_the_prune_is_refused(server_world, 
 
 
 def test_row_of_an_open_producer_is_never_deleted(server_world, monkeypatch):
-    """Its id may be below the horizon; uncommitted rows are not seen by the prune."""
+    """A prune does not delete an uncommitted row, even if its id is below the horizon."""
     transaction_id = server_world.new_id()
     engine = server_world.new_engine(isolation_level="READ COMMITTED")
     connection = server_world.fence.begin(engine, transaction_id, GROUP)
@@ -145,7 +145,7 @@ def test_row_of_an_open_producer_is_never_deleted(server_world, monkeypatch):
 
 
 def test_check_that_has_begun_holds_the_horizon_until_it_ends(server_world, threads, eventually):
-    """A prune cannot delete a committed row during a check and so turn its answer into ROLLBACK."""
+    """A prune waits for a check that has begun, and so cannot turn its answer into ROLLBACK."""
     committed = server_world.committed()
     fence = server_world.new_fence()
     dialect = fence._dialect
@@ -167,7 +167,7 @@ def test_check_that_has_begun_holds_the_horizon_until_it_ends(server_world, thre
 
 
 def test_check_of_the_fence_holds_the_horizon_that_it_read(server_world, threads, eventually, monkeypatch):
-    """The check itself asks for that lock, whatever the dialect could do."""
+    """The fence's check itself locks the horizon that it has read."""
     committed, below = server_world.committed(), server_world.new_id()
     fence = server_world.new_fence()
     leave, pruned = fence._dialect.leave_tombstones, []
@@ -184,7 +184,7 @@ def test_check_of_the_fence_holds_the_horizon_that_it_read(server_world, threads
 
 
 def test_prune_racing_checks_never_makes_a_rollback_of_a_commit(world, threads):
-    """Checkers ask while their ids are pruned away: COMMIT, PRUNED or no answer, never ROLLBACK."""
+    """A check during a prune answers COMMIT, PRUNED or NO_ANSWER for a committed id, and never ROLLBACK."""
     ids = [world.committed() for _ in range(40)]
     below = world.new_id()
     fence = world.new_fence(sleep=lambda seconds: None)
@@ -203,7 +203,7 @@ def test_prune_racing_checks_never_makes_a_rollback_of_a_commit(world, threads):
 
 
 def test_insert_that_outlasts_the_statement_timeout_is_refused(postgresql, threads, eventually):
-    """At READ COMMITTED the statement read the horizon at its start; a prune waits only so long for it."""
+    """An insert that takes longer than `statement_timeout_s` is refused: a prune waits only for that long."""
     transaction_id = postgresql.new_id()
     holder = postgresql.fence.begin(None, transaction_id, GROUP)  # the same key: the second insert waits for it
     fence = postgresql.new_fence(statement_timeout_s=0.05)
@@ -218,7 +218,7 @@ def test_insert_that_outlasts_the_statement_timeout_is_refused(postgresql, threa
 
 
 def test_prune_waits_between_the_horizon_and_the_first_delete(world):
-    """The order that keeps a stalled statement from writing below the horizon after its tombstone was deleted."""
+    """A prune waits after raising the horizon, so that no stalled statement writes below it after the delete."""
     transaction_id = world.committed()
     below = world.new_id()
     seen = []
@@ -232,7 +232,7 @@ def test_prune_waits_between_the_horizon_and_the_first_delete(world):
 
 
 def test_prune_without_a_long_enough_wait_is_refused(sqlite):
-    """The wait must be longer than any statement may take."""
+    """A prune's wait must be longer than any statement may take."""
     with pytest.raises(ConfigError, match="must be longer than statement_timeout_s"):
         sqlite.fence.prune(sqlite.new_id(), everything, wait_s=10)
     with pytest.raises(ConfigError, match="chunk"):
@@ -240,7 +240,7 @@ def test_prune_without_a_long_enough_wait_is_refused(sqlite):
 
 
 def test_horizon_never_goes_down(world, prune):
-    """An older prune that comes later changes nothing above it."""
+    """A later prune with a lower id does not lower the horizon."""
     low, high = first_id_at(1), world.new_id()
     assert prune(below=high).horizon == high
     assert prune(below=low).horizon == high
@@ -265,7 +265,7 @@ def test_prune_works_in_chunks_and_can_be_interrupted_and_run_again(world, prune
 
 
 def test_is_closed_cannot_name_ids_it_was_not_asked_for(world, prune):
-    """A caller's mistake does not delete beyond the horizon."""
+    """A prune does not delete an id above the horizon, even if `is_closed` returns it by mistake."""
     world.committed()
     below = world.new_id()
     younger = world.committed()
@@ -273,7 +273,7 @@ def test_is_closed_cannot_name_ids_it_was_not_asked_for(world, prune):
 
 
 def test_contended_step_is_tried_again_a_bounded_number_of_times():
-    """A lock that is never free ends the prune with a sentence, not a loop."""
+    """A lock that is never free ends the prune with an error after five tries."""
     steps = prune_steps(None, bytes(16), everything, wait_s=1, chunk=1)
     taken = [type(next(steps))]
     for _ in range(4):
@@ -284,7 +284,7 @@ def test_contended_step_is_tried_again_a_bounded_number_of_times():
 
 
 def test_async_prune_waits_asynchronously(sqlite):
-    """With an AsyncEngine the prune is awaited and sleeps by an awaitable."""
+    """On an AsyncEngine, the prune is awaited and awaits its sleep."""
     sqlite.committed()
     waits = []
 

@@ -18,7 +18,7 @@ GROUP = "orders"
 
 
 def test_pipeline_in_autocommit_is_refused_unless_a_transaction_was_begun(postgresql):
-    """Statements queued without BEGIN are committed when the pipeline is left: after the half, even if it fails."""
+    """A pipeline without BEGIN is refused: its end commits the statements after the half, even if that fails."""
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     refused, block, queued = (postgresql.new_id() for _ in range(3))
     with psycopg.connect(url, autocommit=True) as connection:
@@ -42,7 +42,7 @@ def test_pipeline_in_autocommit_is_refused_unless_a_transaction_was_begun(postgr
 
 
 def test_pipeline_carries_the_row_after_statements_that_wait_for_their_answers(postgresql):
-    """The answer to the row comes after theirs, so a failure among them stops the half."""
+    """A failure of an earlier statement in the pipeline stops the half."""
     url = postgresql.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     good, bad = postgresql.new_id(), postgresql.new_id()
     with psycopg.connect(url) as connection:
@@ -86,7 +86,7 @@ def carry(fence, connection, transaction_id, group=GROUP):
 
 
 def test_statements_that_psycopg_has_prepared_go_out_without_a_cursor(postgresql, url, shortened):
-    """Both of them, as soon as psycopg finds them worth it, and with the same answers."""
+    """Both statements are sent without a cursor after psycopg has prepared them, with the same answers."""
     ids = [postgresql.new_id() for _ in range(8)]
     with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as connection:
         for each in ids:
@@ -107,7 +107,7 @@ def test_statements_that_psycopg_has_prepared_go_out_without_a_cursor(postgresql
 
 @pytest.mark.parametrize("end", ["ROLLBACK", "DISCARD ALL", "DEALLOCATE ALL"])
 def test_statement_that_psycopg_has_forgotten_is_not_used_by_name(postgresql, url, shortened, end):
-    """After these it deallocates all its prepared statements; a cursor inserts the next row."""
+    """After psycopg has deallocated its prepared statements, a cursor inserts the next row."""
     with psycopg.connect(url) as connection:
         for _ in range(7):
             carry(postgresql.fence, connection, postgresql.new_id())
@@ -139,7 +139,7 @@ def warm_engine(postgresql, shortened):
 
 
 def test_row_that_goes_out_with_begin_is_like_any_other(postgresql, warm_engine, shortened):
-    """Committed, refused and rolled back; the connection goes back to the pool as it was."""
+    """A row that is sent with BEGIN can be committed, refused and rolled back, and frees its connection."""
     committed, refused, rolled_back = (postgresql.new_id() for _ in range(3))
     postgresql.check(refused)
     del shortened[:]
@@ -158,7 +158,7 @@ def test_row_that_goes_out_with_begin_is_like_any_other(postgresql, warm_engine,
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_begin_that_goes_out_with_the_row_keeps_the_isolation_level(postgresql, warm_engine, shortened, level):
-    """The BEGIN is psycopg's own, with whatever the program has asked for."""
+    """A BEGIN that is sent with the row has the isolation level that the program has set."""
     engine = warm_engine.execution_options(isolation_level=level)
     del shortened[:]
     for _ in range(7):
@@ -169,7 +169,7 @@ def test_begin_that_goes_out_with_the_row_keeps_the_isolation_level(postgresql, 
 
 
 def test_connection_that_died_in_the_pool_is_not_given_out_again(postgresql, warm_engine, shortened):
-    """BEGIN and the row get no answer: nothing is sent, and the next connection is a fresh one."""
+    """If BEGIN and the row get no answer, no half is sent, and the next connection is a fresh one."""
     with warm_engine.connect() as connection:
         number = postgresql.session_id(connection)
         connection.commit()
@@ -182,7 +182,7 @@ def test_connection_that_died_in_the_pool_is_not_given_out_again(postgresql, war
 
 
 def test_nothing_is_prepared_where_the_program_has_switched_it_off(postgresql, url, shortened):
-    """A pooler may lend the server connection for each transaction."""
+    """If the program has switched preparing off, for example for a pooler, no statement is prepared."""
     with psycopg.connect(url, prepare_threshold=None) as connection:
         for _ in range(7):
             carry(postgresql.fence, connection, postgresql.new_id())
@@ -190,7 +190,7 @@ def test_nothing_is_prepared_where_the_program_has_switched_it_off(postgresql, u
 
 
 def test_psycopg_that_keeps_its_statements_elsewhere_is_served_by_cursors():
-    """What is looked at there is not promised by psycopg; a version without it costs time and nothing else."""
+    """With a psycopg that lacks the internal data, which it does not promise, cursors send the statements."""
     pgconn = SimpleNamespace(transaction_status=psycopg.pq.TransactionStatus.INTRANS, pipeline_status=0)
     connection = SimpleNamespace(pgconn=pgconn, prepare_threshold=5, autocommit=False)
     assert psycopg3.prepared_rows(connection, "SELECT :id", {"id": "1"}) is None

@@ -26,7 +26,7 @@ CHECKERS = 3
 
 @pytest.mark.parametrize(("kind", "level"), [(kind, level) for kind, levels in LEVELS.items() for level in levels])
 def test_one_producer_and_three_checkers_never_contradict_each_other(make_world, threads, kind, level):
-    """Every final answer is the same for all, for ever, and equals what the database holds."""
+    """All final answers about an id are equal, never change, and agree with the database's rows."""
     world = make_world(kind)
     engine = world.new_engine(isolation_level=level, pool_size=8)
     checkers = world.new_fence(world.new_engine(isolation_level=level, pool_size=24), lock_timeout_s=0.2)
@@ -84,7 +84,7 @@ def test_one_producer_and_three_checkers_never_contradict_each_other(make_world,
 
 
 def test_two_checkers_waiting_on_a_key_whose_producer_rolls_back_do_not_deadlock(mariadb, threads, eventually):
-    """The waiters would inherit the holder's gap and block each other's insert (1213); so a check never waits."""
+    """Checks do not wait for a row, because two waiters would block each other's insert (MariaDB's 1213)."""
     pool = mariadb.new_fence(mariadb.new_engine(pool_size=8), attempts_max=1)
     readings: list[FenceReading] = []
 
@@ -107,7 +107,7 @@ def test_two_checkers_waiting_on_a_key_whose_producer_rolls_back_do_not_deadlock
 
 
 def test_deadlock_of_a_check_is_tried_again_and_then_no_answer(mariadb, monkeypatch):
-    """1213 costs a bounded number of tries and is never an answer."""
+    """A check repeats a deadlock (1213) up to its bound, and then has no answer."""
     transaction_id = mariadb.committed()
     fence = mariadb.new_fence(attempts_max=3)
     dialect = type(fence._dialect)
@@ -128,7 +128,7 @@ def test_deadlock_of_a_check_is_tried_again_and_then_no_answer(mariadb, monkeypa
 
 
 def test_thirty_two_writers_and_a_checker_have_no_deadlock(mariadb, threads):
-    """Ascending keys, share locks on the horizon, tombstones in between: no producer is ever the victim."""
+    """No producer of 32 is the victim of a deadlock while a checker writes tombstones between their keys."""
     engine = mariadb.new_engine(pool_size=32)
     stopped = threading.Event()
     ids: list[bytes] = []
@@ -162,7 +162,7 @@ def test_thirty_two_writers_and_a_checker_have_no_deadlock(mariadb, threads):
 
 
 def test_overlapping_batches_of_three_checkers_have_no_deadlock(server_world, threads, monkeypatch):
-    """Batches sort their keys, so that checkers lock them in one order and never wait for each other in a ring."""
+    """Batches sort their keys, so that checkers lock them in one order and do not deadlock."""
     ids = [server_world.new_id() for _ in range(100)]
     server_world.fence.check(ids, GROUP)
     fence = server_world.new_fence(lock_timeout_s=10, attempts_max=1)

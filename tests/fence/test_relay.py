@@ -1,4 +1,4 @@
-"""The relay: everything committed is sent, in order for each key, by any relay that is alive."""
+"""The relay: all committed messages are sent, in order for each key, by any relay that is alive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Bench:
         self.numbers = itertools.count()
 
     def put(self, key=b"key", body=None, topic=TOPIC):
-        """Commit one message; returns its transaction's id."""
+        """Commit one message and return its transaction's id."""
         with self.producer.transaction(self.world.engine) as tx:
             tx.publish(Message(topic, str(next(self.numbers)).encode() if body is None else body, key))
         return tx.transaction_id
@@ -72,7 +72,7 @@ def sqlite_bench(sqlite):
 
 
 class Part:
-    """Some items of a batch."""
+    """A batch of some items of another batch."""
 
     def __init__(self, batch, indexes):
         self.batch = batch
@@ -90,13 +90,13 @@ def body_of(resolution):
 
 
 def key_elsewhere(key):
-    """Return a key whose slot is another one."""
+    """Return a key with another slot than *key* has."""
     slot = lane_of(GROUP, key, b"") % SLOT_COUNT
     return next(k for n in range(1000) if lane_of(GROUP, k := str(n).encode(), b"") % SLOT_COUNT != slot)
 
 
 def test_messages_of_a_key_are_sent_in_the_order_of_their_transactions(bench):
-    """The table is empty afterwards."""
+    """A relay sends the messages of each key in the order of their transactions, and empties the table."""
     for number in range(40):
         bench.put(key=b"%d" % (number % 3))
     assert bench.relay(limits=RelayLimits(row_max=7)).run_once().sent == 40
@@ -108,7 +108,7 @@ def test_messages_of_a_key_are_sent_in_the_order_of_their_transactions(bench):
 
 
 def test_messages_of_one_transaction_without_a_key_stay_in_order(bench):
-    """They share a lane, which no other transaction has."""
+    """The messages of a transaction without a key share a lane of their own and keep their order."""
     with bench.producer.transaction(bench.world.engine) as tx:
         for number in range(150):
             tx.publish(Message(TOPIC, b"%d" % number))
@@ -120,7 +120,7 @@ def test_messages_of_one_transaction_without_a_key_stay_in_order(bench):
 
 
 def test_row_with_a_lower_number_that_commits_later_is_sent(server_bench):
-    """There is no cursor that could pass it."""
+    """A row that commits late is sent, because the relay has no cursor that could pass it."""
     world, producer = server_bench.world, server_bench.producer
     tx = producer.begin()
     tx.publish(Message(TOPIC, b"late", b"a"))
@@ -134,7 +134,7 @@ def test_row_with_a_lower_number_that_commits_later_is_sent(server_bench):
 
 
 def test_refused_message_holds_up_its_key_and_nothing_else(bench):
-    """The next one of its key waits; the others continue; after it is parked the next one is sent."""
+    """A refused message delays only its key, until it is parked."""
     refused = bench.put(key=b"a", topic="refusing")
     bench.put(key=b"a", body=b"after")
     bench.put(key=b"b", body=b"beside")
@@ -151,7 +151,7 @@ def test_refused_message_holds_up_its_key_and_nothing_else(bench):
 
 
 def test_parked_message_is_sent_when_it_is_resumed(bench):
-    """With a fresh number of tries."""
+    """A parked message is sent only after an operator has resumed it."""
     identity = bench.put(topic="refusing")
     bench.broker.refusing.add("refusing")
     relay = bench.relay(limits=RelayLimits(tries_max=1))
@@ -163,7 +163,7 @@ def test_parked_message_is_sent_when_it_is_resumed(bench):
 
 
 def test_resumed_message_has_all_its_tries_again(bench):
-    """And what is parked keeps no relay busy."""
+    """A resumed message has all its tries again, and a parked one gives the relay no work."""
     identity = bench.put(topic="refusing")
     bench.broker.refusing.add("refusing")
     relay = bench.relay(limits=RelayLimits(tries_max=2, retry_s=0.0001, retry_max_s=0.0001))
@@ -176,7 +176,7 @@ def test_resumed_message_has_all_its_tries_again(bench):
 
 
 def test_parked_message_is_not_sent_with_others_of_its_slot(bench):
-    """Its target has recovered meanwhile, but no operator has resumed it."""
+    """A parked message is not sent with others of its slot, even after its target has recovered."""
     bench.put(topic="refusing")
     bench.broker.refusing.add("refusing")
     relay = bench.relay(limits=RelayLimits(tries_max=1))
@@ -187,7 +187,7 @@ def test_parked_message_is_not_sent_with_others_of_its_slot(bench):
 
 
 def test_parked_message_that_is_dropped_is_never_sent_and_stays_on_record(bench):
-    """Its half may be closed, its fence row is not pruned, and only what is parked can be dropped."""
+    """Only a parked message can be dropped; it is never sent, and its fence row is not pruned."""
     identity, waiting = bench.put(topic="refusing"), bench.put(topic="refusing", key=b"b")
     bench.broker.refusing.add("refusing")
     relay = bench.relay(limits=RelayLimits(tries_max=1))
@@ -212,7 +212,7 @@ def test_parked_message_that_is_dropped_is_never_sent_and_stays_on_record(bench)
 
 
 def test_row_that_is_no_message_is_parked_at_once(bench):
-    """It could never be sent; the later rows of its lane are sent."""
+    """A row that is no message is parked at once, and the later rows of its lane are sent."""
     identity = bench.put(key=b"a")
     with bench.world.engine.begin() as connection:
         connection.execute(text(f"UPDATE {bench.world.fence_table}_msg SET body = :body"), {"body": b"\xff"})
@@ -224,7 +224,7 @@ def test_row_that_is_no_message_is_parked_at_once(bench):
 
 
 def test_row_of_a_newer_txcore_waits_for_an_upgraded_relay(bench, monkeypatch):
-    """It uses up no try and only its key waits; the reason shows, and the upgraded relay sends it in its order."""
+    """A row of a newer txcore uses up no try and delays only its key, until an upgraded relay sends it."""
     with monkeypatch.context() as patch:
         patch.setattr(wire, "VERSION", 2)
         newer = bench.put(key=b"a", body=b"newer")
@@ -245,7 +245,7 @@ def test_row_of_a_newer_txcore_waits_for_an_upgraded_relay(bench, monkeypatch):
 
 
 def test_outage_of_the_broker_uses_up_no_try(bench):
-    """Only a target's own no counts; everything is sent when the broker is back."""
+    """Only a target's own refusal is a try; after an outage each message is sent."""
     bench.put()
     bench.broker.down = True
     relay = bench.relay(limits=RelayLimits(tries_max=1))
@@ -258,7 +258,7 @@ def test_outage_of_the_broker_uses_up_no_try(bench):
 
 @pytest.mark.parametrize("error", [BackendUnavailableError("down"), ClosedError("closed")], ids=["down", "closed"])
 def test_backend_that_did_not_take_it_for_an_outage_is_an_outage(sqlite_bench, error):
-    """REFUSED says that nothing is stored; a broker out of reach or a closed backend is not the message's fault."""
+    """A refusal because the broker is unreachable or the backend closed does not count as a try."""
     sqlite_bench.put()
     relay = sqlite_bench.relay(limits=RelayLimits(tries_max=1))
     backend = relay._backend
@@ -269,7 +269,7 @@ def test_backend_that_did_not_take_it_for_an_outage_is_an_outage(sqlite_bench, e
 
 
 def test_lane_stops_at_a_message_without_a_certain_answer(sqlite_bench):
-    """It may not be stored: the next one of its key would overtake it. Other keys continue."""
+    """After a message without a certain answer its key waits, so that no later message overtakes it."""
     sqlite_bench.put(key=b"a", body=b"first")
     sqlite_bench.put(key=b"a", body=b"second")
     sqlite_bench.put(key=key_elsewhere(b"a"), body=b"beside")
@@ -278,7 +278,7 @@ def test_lane_stops_at_a_message_without_a_certain_answer(sqlite_bench):
     lost = [b"first"]
 
     def losing(batch, claim=None):
-        """The first message is lost on its way, and no answer says so."""
+        """Lose the first message, and settle it as UNKNOWN."""
         kept = [index for index, item in enumerate(batch.items) if body_of(item) not in lost]
         for index in {*range(len(batch.items))} - {*kept}:
             lost.remove(body_of(batch.items[index]))
@@ -294,7 +294,7 @@ def test_lane_stops_at_a_message_without_a_certain_answer(sqlite_bench):
 
 
 def test_slot_in_one_relays_hands_is_passed_over_by_another(bench):
-    """The second one takes what is left, and nothing twice."""
+    """A second relay takes only slots that the first one does not hold."""
     other = key_elsewhere(b"a")
     bench.put(key=b"a")
     first, second = bench.table("first"), bench.table("second")
@@ -309,7 +309,7 @@ def test_slot_in_one_relays_hands_is_passed_over_by_another(bench):
 
 
 def test_dropped_slots_are_free_at_once(bench):
-    """Nothing of them is changed."""
+    """Dropped slots are free at once, with their rows unchanged."""
     bench.put()
     first, second = bench.table("first"), bench.table("second")
     first.drop(first.take(GROUP, (), 10))
@@ -319,7 +319,7 @@ def test_dropped_slots_are_free_at_once(bench):
 
 
 def test_slots_of_a_relay_whose_connection_died_are_free(server_bench):
-    """The database lets go of them; what was in hand is sent again."""
+    """The database frees the slots of a dead connection, and their messages are sent again."""
     server_bench.put()
     first = server_bench.table("first")
     taken = first.take(GROUP, (), 10)
@@ -331,7 +331,7 @@ def test_slots_of_a_relay_whose_connection_died_are_free(server_bench):
 
 
 def test_slots_of_a_frozen_relay_are_taken_from_it(bench):
-    """The server ends its transaction, or its lease runs out; its late settling has no effect."""
+    """A frozen relay loses its slots by the server or by its lease, and its late settling has no effect."""
     bench.put()
     first, second = bench.table("first", hold_s=1.0), bench.table("second")
     taken = first.take(GROUP, (), 10)
@@ -347,7 +347,7 @@ def test_slots_of_a_frozen_relay_are_taken_from_it(bench):
 
 
 def test_late_relay_ends_no_lease_but_its_own(sqlite_bench):
-    """The slot is in another one's hands by then; a third one would send the same beside it."""
+    """A late relay does not end the lease of the relay that holds the slot now."""
     sqlite_bench.put()
     first, second, third = (sqlite_bench.table(name, hold_s=1.0 if name == "a" else 60.0) for name in "abc")
     taken = first.take(GROUP, (), 10)
@@ -359,7 +359,7 @@ def test_late_relay_ends_no_lease_but_its_own(sqlite_bench):
 
 
 def test_mariadb_commits_a_write_before_anything_is_published(mariadb):
-    """InnoDB shows a commit before it is on disk; the commit of a later write puts it there."""
+    """A relay commits a write before it publishes, because InnoDB shows commits before they are on disk."""
     bench = Bench(mariadb)
     bench.put()
     table = bench.table("relay")
@@ -378,7 +378,7 @@ def test_mariadb_commits_a_write_before_anything_is_published(mariadb):
 
 
 def test_connection_of_a_relay_keeps_none_of_its_settings(server_bench):
-    """The pool is shared with the checks."""
+    """A relay resets its connection's settings, because the checks share the pool."""
     table = SqlMessageTable(
         server_bench.world.new_engine(pool_size=1, max_overflow=1), GROUP, "r", table=server_bench.world.fence_table
     )
@@ -397,7 +397,7 @@ def test_connection_of_a_relay_keeps_none_of_its_settings(server_bench):
 
 
 def test_several_relays_send_everything_once_while_none_dies(bench):
-    """They share the slots out among them."""
+    """Several relays share the slots, and send each message once."""
     count = 200
     for number in range(count):
         bench.put(key=b"%d" % (number % 20))
@@ -413,7 +413,7 @@ def test_several_relays_send_everything_once_while_none_dies(bench):
 
 
 def test_transactions_that_overlap_are_all_sent(server_bench):
-    """Many writers with commits in any order, and a relay at work all the time: no gap is skipped."""
+    """A relay skips no message of concurrent writers, in whatever order they commit."""
     relay = server_bench.relay()
     relay.start()
 
@@ -440,7 +440,7 @@ def test_transactions_that_overlap_are_all_sent(server_bench):
 
 
 def test_commit_wakes_a_relay_that_sleeps(postgresql):
-    """Producers ring, but only while a relay sleeps."""
+    """A producer's commit wakes a relay that sleeps."""
     bench = Bench(postgresql)
     relay = bench.relay(limits=RelayLimits(poll_s=0.05, idle_poll_s=1_000.0))
     relay.start()
@@ -458,7 +458,7 @@ def test_commit_wakes_a_relay_that_sleeps(postgresql):
 
 
 def test_rows_that_a_batch_reads_do_not_grow_with_the_waiting_rows(postgresql):
-    """No statement of a relay goes through the whole table."""
+    """A relay's statements read few rows of a large table."""
     bench, world, counts = Bench(postgresql), postgresql, []
     table, message_table = bench.table("one"), f"{world.fence_table}_msg"
     with world.engine.begin() as connection:
@@ -485,7 +485,7 @@ def test_rows_that_a_batch_reads_do_not_grow_with_the_waiting_rows(postgresql):
     "error", [BackendUnavailableError("gone"), OSError("a driver's own")], ids=["ours", "driver's"]
 )
 def test_relay_reports_trouble_and_goes_on_behind_it(bench, error):
-    """A database that fails is waited out, whatever is raised; the event says so once."""
+    """A relay reports a database error once, whatever its type, and continues after it."""
     relay = bench.relay()
     take, failures = relay.table.take, iter(range(3))
 
@@ -504,7 +504,7 @@ def test_relay_reports_trouble_and_goes_on_behind_it(bench, error):
 
 
 def test_lane_continues_after_a_temporary_refusal(sqlite_bench):
-    """A refusal that passes costs order nothing."""
+    """A temporary refusal does not change the order of a key's messages."""
     for _ in range(5):
         sqlite_bench.put()
     relay = sqlite_bench.relay()
@@ -527,7 +527,7 @@ def test_lane_continues_after_a_temporary_refusal(sqlite_bench):
 
 
 def test_batch_that_is_late_from_the_start_sends_one_of_each_key(sqlite_bench):
-    """A machine that is too slow for the batch's time still continues, however slowly."""
+    """A relay that is too slow for the batch's time still sends one message of each key."""
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"b")

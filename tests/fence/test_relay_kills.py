@@ -1,4 +1,4 @@
-"""Relays killed with SIGKILL, anywhere and often: every message at least once, the order of each key kept."""
+"""Relays that are killed again and again send each message at least once, and keep the order of each key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ threading.Event().wait()
 
 
 class Relays:
-    """Processes that relay one table; each one killed is replaced."""
+    """Processes that relay one table; a process that was killed is replaced."""
 
     def __init__(self, broker_url, world, count, rows):
         self._command = [sys.executable, "-c", RELAY, broker_url, world.url, world.fence_table, str(rows)]
@@ -61,7 +61,7 @@ class Relays:
 
 @pytest.mark.parametrize(("kills", "burst"), [(6, 40)])
 def test_relays_killed_anywhere_send_everything_in_order(world, tmp_path, kills, burst):
-    """Duplicates carry the same id; of each key the first copies are in the order of their transactions."""
+    """Duplicates have the same id, and the first copies of each key are in the order of their transactions."""
     backend = txcore.connect(f"sqlite:///{tmp_path}/broker.db")
     backend.ensure_group(GROUP).result(10)
     producer = TransactionProducer(backend, GROUP, fence=world.fence, mode="table")

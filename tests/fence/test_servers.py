@@ -1,4 +1,4 @@
-"""The servers that the tests start: they come back after a kill and leave no process or file."""
+"""The servers that the tests start can be killed and started again, and leave no process or file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txcore_conformance.server_packages import _replaced
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_processes_end_with_the_program_that_started_them(request, kind, eventually):
-    """Even when that program is killed and can clean up nothing."""
+    """A server ends with the program that started it, even if the program is killed and cannot clean up."""
     request.getfixturevalue(f"{kind}_server")
     if os.environ.get("TXCORE_POSTGRES_URL") or os.environ.get("TXCORE_MARIADB_URL"):
         pytest.skip("the server does not belong to the tests")
@@ -35,7 +35,7 @@ def test_processes_end_with_the_program_that_started_them(request, kind, eventua
 
 
 def test_killed_server_starts_again_with_its_data_on_the_same_port(killable):
-    """What was committed before the kill is there after it."""
+    """A row that was committed before the kill is there after the start, on the same port."""
     transaction_id = killable.committed()
     url = killable.server.url
     killable.server.kill()
@@ -56,7 +56,7 @@ def test_fresh_databases_are_empty_and_apart(killable):
 
 
 def test_foreign_server_cannot_be_killed(monkeypatch):
-    """A URL from the environment is used as it is."""
+    """A server whose URL is from the environment cannot be started, killed, paused or resumed."""
     monkeypatch.setenv("TXCORE_POSTGRES_URL", "postgresql://stranger@db.example/theirs")
     server = servers.postgresql()
     assert (server.url, server.can_be_killed) == ("postgresql+psycopg://stranger@db.example/theirs", False)
@@ -76,7 +76,7 @@ def test_required_names_are_read_from_the_environment(monkeypatch):
 
 
 def test_system_file_is_put_back_whatever_happens(tmp_path):
-    """A killed installation's leftover is put back by the next one; a file that was not there is removed."""
+    """The next installation restores a file that a killed one has replaced, and removes a file that was new."""
     existing, absent = tmp_path / "policy", tmp_path / "other"
     existing.write_text("theirs")
     for path, before in ((existing, "theirs"), (absent, None)):

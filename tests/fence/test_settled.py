@@ -1,4 +1,4 @@
-"""The rows that a producer reads from the fence before it publishes: committed and durable ones only."""
+"""A producer reads the fence before it publishes; only committed and durable rows count."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ GROUP = "orders"
 
 @pytest.fixture
 def dirty(world, tmp_path):
-    """A fence whose connections read uncommitted rows of others."""
-    if world.kind == "sqlite":  # only connections that share a cache can
+    """A fence whose connections read the uncommitted rows of other transactions."""
+    if world.kind == "sqlite":  # only connections that share a cache can read such rows
         path = tmp_path / "shared.db"
         create = create_engine(f"sqlite:///{path}")
         SqlFence(create).create()
@@ -33,7 +33,7 @@ def settled(fence, transaction_id):
 
 
 def test_row_of_an_open_transaction_is_not_settled(world, dirty):
-    """A plain read may show it; it is settled after its transaction has committed, and no read waits for it."""
+    """A row is settled only after its commit, even if a plain read shows it; no read waits for that."""
     transaction_id = world.new_id()
     connection = dirty.begin(None, transaction_id, GROUP)
     if world.kind != "postgresql":
@@ -47,7 +47,7 @@ def test_row_of_an_open_transaction_is_not_settled(world, dirty):
 
 
 def test_settled_says_what_each_row_says(world):
-    """It writes no row: the producer of an absent one still commits."""
+    """`settled` answers for each row and writes none, so that the producer of an absent one still commits."""
     committed, tombstone, forced, absent = world.committed(), world.new_id(), world.new_id(), world.new_id()
     world.check(tombstone)
     world.fence.force(forced, GROUP)
@@ -63,7 +63,7 @@ def test_settled_says_what_each_row_says(world):
 
 
 def test_settled_row_is_on_disk_on_innodb(mariadb):
-    """A commit of the fence, made after the row was read, flushes its log: a plain read may precede the flush."""
+    """`settled` commits a write after its read, which flushes the row's log on InnoDB."""
     transaction_id = mariadb.committed()
     with mariadb.spare.connect() as connection:
         flushes = text("SELECT variable_value FROM information_schema.global_status WHERE variable_name = :name")
@@ -73,7 +73,7 @@ def test_settled_row_is_on_disk_on_innodb(mariadb):
 
 
 def test_unreachable_database_settles_nothing():
-    """No answer, and the reason."""
+    """An unreachable database gives NO_ANSWER, without the password in the reason."""
     fence = SqlFence(create_engine("postgresql+psycopg://u:hidden@127.0.0.1:1/d"))
     reading = fence.settled([bytes(16)])[bytes(16)]
     assert reading.answer is FenceAnswer.NO_ANSWER
