@@ -83,7 +83,7 @@ class TestRecords:
         assert previous.decode_message(wire.encode_message(MESSAGES[0])) == as_previous(MESSAGES[0])
 
     def test_fields_that_a_later_version_appends_are_ignored(self):
-        """This version and the previous one ignore them in halves, their messages, ops and parked records."""
+        """Fields that a later version appends to halves, their messages and ops are ignored."""
         half = msgspec.msgpack.decode(wire.encode_half(HALVES[1]))
         half[12][0].append("another broker")
         longer = msgspec.msgpack.encode([*half, b"database"])
@@ -93,7 +93,7 @@ class TestRecords:
 
 
 class Listener:
-    """Returns the answer that the test sets."""
+    """A listener with the answer that the test sets."""
 
     answer = LocalTransactionState.UNKNOWN
 
@@ -118,13 +118,13 @@ class World:
         self.operator = Operator(self.backend, "g", clock=self.clock)
 
     def send(self, version=1):
-        """Append the half of a producer that dies before its end; returns the id."""
+        """Append the half of a producer that dies before its end, and return its id."""
         with self.patch.context() as patch:
             patch.setattr(wire, "VERSION", version)
             return self.producer.send_message_in_transaction(Message("t", b"A")).transaction_id
 
     def upgrade(self, version=2):
-        """Let this version run from now on."""
+        """Use this wire version from now on."""
         self.patch.setattr(wire, "VERSION", version)
 
     def check(self):
@@ -173,12 +173,12 @@ class World:
 
 @pytest.fixture(params=PROFILES, ids=lambda profile: profile.name)
 def world(request, monkeypatch):
-    """One world for every kind of broker."""
+    """One world for each kind of broker."""
     return World(request.param, monkeypatch)
 
 
 def test_a_previous_producers_half_is_judged_by_this_checker(world):
-    """The half has the bytes of the previous version's encoder."""
+    """A checker judges a half that has the bytes of the previous version's encoder."""
     identity = world.send()
     record = world.broker.log("g", LogKind.HALF, 0)[-1]
     record.body = previous.encode_half(as_previous(wire.decode_half(record.body)))
@@ -189,7 +189,7 @@ def test_a_previous_producers_half_is_judged_by_this_checker(world):
 
 
 def test_a_previous_checker_reads_this_producers_records(world):
-    """It reads halves and ends."""
+    """The previous version's checker reads halves and ends of this producer."""
     world.producer.send_message_in_transaction(Message("t", b"B"))
     for record in world.broker.log("g", LogKind.HALF, 0):
         previous.decode_half(record.body)
@@ -209,7 +209,7 @@ class TestFencedListener:
 
     @pytest.fixture
     def half(self, world, fence):
-        """Return a function that sends one, with its row or without; it returns the record's bytes."""
+        """Return a function that sends a half, with its row or without, and returns the record's bytes."""
         producer = TransactionProducer(
             world.backend, "g", fence=fence, listener=world.listener, clock=world.clock, partition_count=1
         )
@@ -230,7 +230,7 @@ class TestFencedListener:
 
     @pytest.mark.parametrize(("has_row", "answer"), [(True, "COMMIT"), (False, "ROLLBACK")])
     def test_a_previous_checker_lets_the_fence_decide(self, half, fence, has_row, answer):
-        """As with a producer of its own version; its listener, which says ROLLBACK, is not asked."""
+        """The previous version's checker lets the fence decide and does not ask its listener."""
         read = previous.decode_half(half(has_row=has_row))
         assert answer == previous.check(
             read, lambda identity: fence.check([identity], "g")[identity].answer.value, lambda _: "ROLLBACK, unasked"
@@ -238,7 +238,7 @@ class TestFencedListener:
 
     @pytest.mark.parametrize(("has_row", "is_asked"), [(True, False), (False, True)])
     def test_this_checker_asks_the_listener_where_there_is_no_row(self, world, half, fence, has_row, is_asked):
-        """A listener that forgets its row, and answers rightly, loses nothing."""
+        """A checker asks the listener about a half without a row, so a forgotten row loses no message."""
         read, asked = wire.decode_half(half(has_row=has_row)), []
         assert (True, True, False) == (read.fenced, read.may_lack_row, read.fence_decides)
 
@@ -257,7 +257,7 @@ class TestFencedListener:
 
 
 def test_a_newer_half_is_listed_as_such(world):
-    """Its id is shown, it is not decided, and the list has its other rows too."""
+    """A newer half is listed with its version beside other halves, and every decision about it is refused."""
     newer, old = world.send(version=2), world.send()
     rows = {each.transaction_id: each for each in world.operator.pending()}
     assert {newer: 2, old: 0} == {identity: each.newer_version for identity, each in rows.items()}
@@ -279,7 +279,7 @@ class TestPoisonOfANewerTxcore:
     """An older checker parked a newer producer's half as poison; a new checker delivers it."""
 
     def test_it_is_resumed_under_its_own_id_after_the_upgrade(self, world):
-        """It is delivered once, with its own immunity, and the entry is gone for good."""
+        """The half is delivered once, with its own id and immunity, and its entry is closed for ever."""
         identity = world.send(version=2)
         name = world.park_as_poison()
         world.upgrade()
@@ -295,7 +295,7 @@ class TestPoisonOfANewerTxcore:
             world.operator.resume(name)
 
     def test_a_resume_that_did_not_close_the_entry_is_repeated_without_a_second_delivery(self, world):
-        """The operator's process died between the two records of the resume."""
+        """A resume whose process died before it closed the entry may be repeated; the half is delivered once."""
         world.send(version=2)
         name = world.park_as_poison()
         world.upgrade()
@@ -313,7 +313,7 @@ class TestPoisonOfANewerTxcore:
         assert ([b"A"], []) == (world.delivered, world.operator.parked())
 
     def test_a_half_that_its_producer_ended_is_not_delivered_again(self, world):
-        """The half was poison, but its COMMIT was not."""
+        """A half is not delivered again if its producer's COMMIT came before the resume."""
         with world.patch.context() as patch:
             patch.setattr(wire, "VERSION", 2)
             patch.setattr(world.listener, "execute_local_transaction", lambda *_: LocalTransactionState.COMMIT)
@@ -325,7 +325,7 @@ class TestPoisonOfANewerTxcore:
         assert ([b"A"], []) == (world.delivered, world.operator.parked())
 
     def test_before_the_upgrade_a_resume_names_the_remedy(self, world):
-        """The half is neither resumed nor discarded."""
+        """Before the upgrade, resume and rollback are refused with the remedy, and the entry stays."""
         world.send(version=2)
         name = world.park_as_poison()
         with pytest.raises(TransactionStateError, match="upgrade this one, then resume it"):
@@ -335,7 +335,7 @@ class TestPoisonOfANewerTxcore:
         assert [name] == [each.transaction_id for each in world.operator.parked()]
 
     def test_a_decision_is_made_about_the_half_not_about_the_entry(self, world):
-        """A rollback of the entry could discard a committed transaction."""
+        """A decision about the entry is refused, because its rollback could discard a committed transaction."""
         identity = world.send(version=2)
         name = world.park_as_poison()
         world.upgrade()
@@ -355,7 +355,7 @@ class TestPoisonOfANewerTxcore:
 
 
 def test_a_newer_half_parked_under_its_own_id_is_resumed_after_the_upgrade(world):
-    """The setting `newer_records = "park"` parks such halves."""
+    """A half that the setting `newer_records = "park"` has parked is resumed after the upgrade."""
     identity = world.send(version=2)
     record = world.broker.log("g", LogKind.HALF, 0)[-1]
     world.park(identity, ParkCode.NEWER, record.body)
@@ -375,7 +375,7 @@ def test_a_newer_half_parked_under_its_own_id_is_resumed_after_the_upgrade(world
 
 @pytest.mark.parametrize(("group", "partition"), [("other", 0), ("g", 1)])
 def test_a_half_of_another_log_stays_poison(world, group, partition):
-    """A resume would append it to the wrong log; a rollback removes it from the list."""
+    """A half of another log cannot be resumed, because the resume would append it to the wrong log."""
     body = wire.encode_half(msgspec.structs.replace(HALVES[0], group=group, partition=partition))
     world.send()
     name = world.park_as_poison(body=body)
@@ -386,7 +386,7 @@ def test_a_half_of_another_log_stays_poison(world, group, partition):
 
 
 def test_a_lost_half_cannot_be_resumed_and_names_the_remedy(world):
-    """It has no bytes; only a rollback removes it from the list."""
+    """A lost half has no bytes to resume; only a rollback removes it from the list."""
     world.send()
     world.park(A, ParkCode.LOST, b"")
     (entry,) = world.operator.parked()
@@ -399,6 +399,6 @@ def test_a_lost_half_cannot_be_resumed_and_names_the_remedy(world):
 
 
 def test_a_newer_op_record_is_distinguished_from_damage():
-    """Kinds 10 to 12 are those of the owner's release."""
+    """An op record of a higher version with an unknown kind is newer, not damaged."""
     with pytest.raises(NewerRecordError):
         wire.decode_ops(msgspec.msgpack.encode(["txo", 2, [[10, A]]]))
