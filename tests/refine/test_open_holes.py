@@ -1,4 +1,4 @@
-"""Each mended hole, opened again, is found by a machine that does not know it."""
+"""Each defect that was repaired is found again when its rule is switched off."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from txcore_conformance.refine.mutants import MUTANTS
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_an_open_hole_is_found(name):
-    """Within two minutes of CPU time some history of one of the layers shows it."""
+    """Within two minutes of CPU time, a history of one of the layers shows the defect."""
     assert hunt(name) is not None, MUTANTS[name].rule
