@@ -15,7 +15,7 @@ from txcore.records import LogKind
 
 
 def test_each_surprise_is_met_within_some_hundred_seeds():
-    """None is drawn but never happens."""
+    """Each kind of surprise happens within 600 seeds."""
     met: Counter[str] = Counter()
     for seed in range(600):
         met.update(play.run(seed).sometimes)
@@ -25,14 +25,14 @@ def test_each_surprise_is_met_within_some_hundred_seeds():
 
 
 def test_a_takeover_excuses_only_what_was_undecided_then():
-    """A check before immunity is over delivers twice, without a cause that the history holds (S6)."""
+    """Without immunity, the judge finds a second delivery that no cause in the history excuses (S6)."""
     with MUTANTS["immunity_ignored"].patch():
         found = [text for seed in range(1, 200, 4) for text in play.run(seed, may_be_real=False).violations]
     assert any(text.startswith("S6") for text in found)
 
 
 def test_the_archive_judges_checkpoints_as_whole_logs_do():
-    """Decoded once and folded as it comes, it says the same as the logs read from their beginnings."""
+    """The archive, which decodes each record once, judges checkpoints as the whole logs do."""
     judged = []
     kept = archive.Archive.judge_checkpoint
 
@@ -52,7 +52,7 @@ def test_the_archive_judges_checkpoints_as_whole_logs_do():
 
 
 def test_the_real_fence_table_and_inbox_say_what_their_twins_say():
-    """Every seed with the real ones beside them."""
+    """The real fence table and inbox agree with their simulated twins in each seed."""
     with mock.patch.object(play, "REAL_SHARE", 1.0):
         results = [play.run(seed) for seed in range(60)]
     assert {} == {result.seed: result.violations for result in results if result.violations}
@@ -61,7 +61,7 @@ def test_the_real_fence_table_and_inbox_say_what_their_twins_say():
 
 @pytest.mark.parametrize("name", ["check", "commit", "prune"])
 def test_a_real_fence_that_does_otherwise_is_noticed(name):
-    """A check, a commit or a prune that is left out shows within some seeds."""
+    """A real fence that leaves out a check, a commit or a prune is noticed within 60 seeds."""
     broken = {"check": lambda self, identity: self.fence.peek([identity])[identity]}.get(name, lambda *_: None)
     with mock.patch.object(play, "REAL_SHARE", 1.0), mock.patch.object(RealDatabase, name, broken):
         assert any(play.run(seed).violations for seed in range(60))
@@ -76,7 +76,7 @@ def test_a_group_that_grew_is_noticed():
 
 
 def test_strange_bytes_that_are_never_parked_are_noticed():
-    """Bytes that are no record are not dropped silently."""
+    """The judge reports bytes that are no record and were never parked."""
     cast = play._stage(0, may_be_real=False)
     cast.strewn.append((0, b"strange"))
     judgement._judge_strewn(cast)
