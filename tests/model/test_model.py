@@ -1,4 +1,4 @@
-"""The explicit-state model holds, notices each rule that is left out, and has seen what it must see."""
+"""The explicit-state model holds, notices each rule that is left out, and reaches each rare situation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATES_AND_EDGES = {
     "table": (123_187, 524_694),
     "prune": (126_867, 546_664),
 }
-"""A change of the protocol or of the model changes these: look at what became reachable, then pin anew."""
+"""Numbers of states and edges by configuration. After a change of protocol or model, review the new states first."""
 
 COUNTEREXAMPLES = {
     "no_fence": ("S4", 10),
@@ -115,7 +115,7 @@ def test_leaving_a_rule_out_gives_the_shortest_counterexample(mutant):
 
 @pytest.fixture
 def fresh_answers():
-    """The results of the production code are worked out anew, before and after."""
+    """Clear the cached results of the production code before and after the test."""
     for answers in (model_fold.landed, model_fold.judged):
         answers.cache_clear()
     yield
@@ -147,19 +147,19 @@ def test_every_mutant_of_the_issue_is_found_or_explained():
 
 
 def test_tombstone_that_beats_the_producer_needs_the_half_first():
-    """A fence row that travels with BEGIN is there before any check can come."""
+    """A tombstone can be earlier than the fence row only if the half is, and not if the row is sent with BEGIN."""
     assert "tombstone_beat_the_producer" not in explored("fenced").reached
     assert "tombstone_beat_the_producer" in explored("fenced-half-first").reached
 
 
 def test_unknown_mutant_is_refused():
-    """A misspelt mutant does not pass as a protocol without fault."""
+    """An unknown mutant is refused, so that a misspelt name does not pass as a correct protocol."""
     with pytest.raises(ValueError, match="no_fense"):
         explore(CONFIGURATIONS["fenced"], "no_fense")
 
 
 def test_whole_model_is_explored_in_a_minute(record_property):
-    """All configurations together stay within the time a developer waits for."""
+    """All configurations together are explored in less than a minute."""
     seconds = {name: round(explored(name).seconds, 1) for name in CONFIGURATIONS}
     record_property("seconds", seconds)
     print(f"model: {sum(seconds.values()):.1f} s in total, {seconds}")  # noqa: T201
