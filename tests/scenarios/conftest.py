@@ -40,7 +40,7 @@ class ManualClock:
 
 
 class World(Kit):
-    """A kit in which hours pass at once."""
+    """A kit with a clock that the test advances, by hours if need be."""
 
     def __init__(self, harness):
         super().__init__(harness)
@@ -81,7 +81,7 @@ class World(Kit):
         return self.checker(listener, clock=self.clock, **options)
 
     def pass_time(self, seconds, *checkers, step_s=1.0):
-        """Let time pass in steps, with a round of each checker after each."""
+        """Advance the clock in steps, with a sweep of each checker after each step."""
         end_s = self.clock.now_s + seconds
         while self.clock.now_s < end_s:
             self.clock.advance(min(step_s, end_s - self.clock.now_s))
@@ -135,13 +135,13 @@ def plain():
 
 @pytest.fixture
 def timed():
-    """The listener that remembers when it was asked."""
+    """The class of a listener that remembers when it was asked."""
     return Timed
 
 
 @pytest.fixture
 def sqlite():
-    """A kit on a file that other processes reach."""
+    """A kit on a file that other processes can open."""
     harness = SqliteHarness()
     harness.start()
     made = Kit(harness)
@@ -152,7 +152,7 @@ def sqlite():
 
 @pytest.fixture
 def skewed():
-    """Return a clock that shares a world's time but not its wall."""
+    """Return a function that makes a clock with a world's elapsed time and another wall time."""
     return lambda world, offset_s: ManualClock(world.clock, offset_s=offset_s)
 
 
@@ -167,7 +167,7 @@ backend.close(5).result(10)
 
 @pytest.fixture
 def in_another_process():
-    """Commit a handle in a process of its own and return the end's state."""
+    """Return a function that commits a handle in a process of its own and returns the end's state."""
 
     def commit(kit, handle):
         command = [sys.executable, "-c", BY_HANDLE, kit.harness.url, kit.group, handle]

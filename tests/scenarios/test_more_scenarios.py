@@ -27,7 +27,7 @@ from txcore.runtime import instrumentation
 
 
 def test_d11_a_restarted_producer_that_sent_nothing_is_asked(world):
-    """The service that left the half is gone; its successor answers without having sent anything."""
+    """A successor of the service that left the half is asked about it, although it has sent no message itself."""
     topic = world.topic()
     first = world.timed_producer(Answers(local=UNKNOWN))
     first.send_message_in_transaction(Message(topic, b"body"))
@@ -40,7 +40,7 @@ def test_d11_a_restarted_producer_that_sent_nothing_is_asked(world):
 
 @pytest.mark.parametrize("offset_s", [3_600.0, -3_600.0], ids=["an hour ahead", "an hour late"])
 def test_d12_a_producers_wrong_clock_changes_no_check(world, timed, skewed, offset_s):
-    """The first check comes after the immunity, neither earlier nor never, whatever the producer's wall says."""
+    """The first check comes soon after the immunity, whatever wall time the producer has."""
     topic = world.topic()
     listener = timed(world, COMMIT)
     checker = world.timed_checker(listener)
@@ -110,7 +110,7 @@ def test_d15_binary_body_survives_fifteen_rounds(world):
 
 
 def test_d16_a_discarded_half_is_listed_and_resumed_once(world):
-    """Resume and COMMIT deliver once; a second resume finds it pending and delivers no second time."""
+    """A resumed half is delivered once; a second resume is refused, because the half is pending."""
     topic = world.topic()
     identity = world.half(Message(topic, b"body")).transaction_id
     listener = Answers(UNKNOWN)
@@ -129,7 +129,7 @@ def test_d16_a_discarded_half_is_listed_and_resumed_once(world):
 
 
 def test_d17_an_overload_of_ends_holds_new_halves_back(strong):
-    """While ends are stuck, new halves are refused with BusyError; afterwards every reported commit is there."""
+    """While ends are stuck, new halves are refused with BusyError; later each reported commit is delivered."""
     topic = strong.topic()
     producer = strong.timed_producer(unsettled_max=4, busy_timeout_s=0.05)
     transactions = []
@@ -164,7 +164,7 @@ def test_d17_an_overload_of_ends_holds_new_halves_back(strong):
 
 
 def test_d18_a_half_near_retention_is_carried_forward(plain):
-    """Long before retention takes it, a copy with the same id is appended; it is decided once."""
+    """A half is carried forward under its own id long before retention takes it, and is decided once."""
     topic = plain.topic()
     identity = plain.half(Message(topic, b"body")).transaction_id
     listener = Answers(UNKNOWN)
@@ -201,7 +201,7 @@ def test_d19_an_end_for_a_foreign_or_unknown_id_is_never_delivered(plain):
 
 @pytest.mark.parametrize("header", ["x-delay", "Delay", "X-Delay-Ms", "__STARTDELIVERTIME", "Nats-Schedule"])
 def test_d20_a_message_that_asks_for_delay_is_refused_by_name(strong, header):
-    """Nothing runs and nothing is stripped: the header is named; there is no option for delay either."""
+    """A message with a delay header is refused by the header's name, and there is no option for delay."""
     listener = Answers(local=COMMIT)
     producer = strong.timed_producer(listener)
     with pytest.raises(MessageRejectedError, match=header):

@@ -21,7 +21,7 @@ def _ids(kit, topic):
 
 
 def test_d01_same_commit_twice_delivers_once(world):
-    """In one process the second is ALREADY_DONE; by a handle one delivery where the store refuses, else equal ids."""
+    """A second commit is ALREADY_DONE; by a handle it delivers no copy, or one with the same id."""
     topic = world.topic()
     transaction = world.half(Message(topic, b"body"))
     handle = transaction.handle()
@@ -50,7 +50,7 @@ def test_d01_same_commit_in_two_processes_delivers_once(sqlite, in_another_proce
 
 @pytest.mark.parametrize("answer", [ROLLBACK, COMMIT])
 def test_d02_late_end_against_the_check_is_refused(world, answer):
-    """The check decided first: CONFLICT where the store refuses before delivery, else TOO_LATE."""
+    """An end after the check's decision is CONFLICT where the store refuses before delivery, else TOO_LATE."""
     topic = world.topic()
     transaction = world.half(Message(topic, b"body"))
     world.pass_time(15, world.timed_checker(Answers(answer)))
@@ -62,7 +62,7 @@ def test_d02_late_end_against_the_check_is_refused(world, answer):
 
 
 def test_d02_a_contradicting_op_is_reported(plain):
-    """Where the store cannot refuse the second end, the checker raises an alert, and the first one holds."""
+    """Where the store cannot refuse a second end, the first one holds and the checker raises an alert."""
     topic = plain.topic()
     half = raw.half(plain, topic)
     raw.append(plain, half)
@@ -75,14 +75,14 @@ def test_d02_a_contradicting_op_is_reported(plain):
 
 
 def test_d03_slow_local_transaction_is_delivered_once(world, timed):
-    """UNKNOWN at the first check, committed later: one delivery, at most one further check, none after it."""
+    """A half that commits after an UNKNOWN check is delivered once, with at most one further check."""
     topic = world.topic()
     transaction = world.half(Message(topic, b"body"))
     listener = timed(world, UNKNOWN)
     checker = world.timed_checker(listener)
     world.pass_time(8, checker)
     assert 1 == len(listener.times)
-    listener.answer = COMMIT  # The local transaction commits now, and its producer says so.
+    listener.answer = COMMIT  # The local transaction commits now, and its producer reports it.
     promises = world.promises
     is_arbitrated = promises.atomic_release and promises.resolution_is_unique
     assert (EndState.ACCEPTED if is_arbitrated else EndState.TOO_LATE) is transaction.commit().state
@@ -95,7 +95,7 @@ def test_d03_slow_local_transaction_is_delivered_once(world, timed):
 
 
 def test_d04_crash_between_target_and_op_is_one_logical_message(world):
-    """The op never arrives: the checker publishes again under the same id, or the store did both or neither."""
+    """If the op is lost, the checker publishes again under the same id, or the store did both or neither."""
 
     class OpIsLost(Faults):
         def fate(self, what, *_):
@@ -114,7 +114,7 @@ def test_d04_crash_between_target_and_op_is_one_logical_message(world):
 
 
 def test_d05_without_a_listener_nothing_is_counted(world):
-    """Ten times the whole budget without a service to ask: not discarded, nothing counted; then it is delivered."""
+    """While no service answers, no check is counted and the half is not discarded; later it is delivered."""
     topic = world.topic()
     transaction = world.half(Message(topic, b"body"))
     listener = Answers(ConnectionError("no server there"))
@@ -128,7 +128,7 @@ def test_d05_without_a_listener_nothing_is_counted(world):
 
 
 def test_d06_immunity_and_count_are_kept(world, timed):
-    """Immunity 600 s and at most 3 checks: the first after 600 s, three in all, then parked."""
+    """With an immunity of 600 s and 3 checks, the first check is after 600 s, and the third one parks the half."""
     topic = world.topic()
     policy = CheckPolicy(immunity_s=600, interval_s=60, check_max=3)
     transaction = world.half(Message(topic, b"body", check_policy=policy))
@@ -146,7 +146,7 @@ def test_d06_immunity_and_count_are_kept(world, timed):
 
 
 def test_d07_one_pending_half_delays_no_other(world, timed):
-    """One half stays UNKNOWN for an hour; those that come meanwhile are asked as soon as their immunity is over."""
+    """While one half stays UNKNOWN for an hour, the others are asked about as soon as their immunity is over."""
     topic = world.topic()
     world.half(Message(topic, b"stuck"))
     listener = timed(world, COMMIT, by_body={b"stuck": UNKNOWN})
@@ -164,7 +164,7 @@ def test_d07_one_pending_half_delays_no_other(world, timed):
 
 
 def test_d08_an_exception_for_one_half_lets_the_others_proceed(world):
-    """The handler fails for one half at every round; all others are delivered in the first."""
+    """While the handler fails for one half in each round, all others are delivered in the first round."""
     topic = world.topic()
     for number in range(20):
         world.half(Message(topic, b"%02d" % number))
@@ -180,7 +180,7 @@ def test_d08_an_exception_for_one_half_lets_the_others_proceed(world):
 
 @pytest.mark.parametrize("silence", [None, RuntimeError("no"), "blocks"], ids=["None", "raises", "blocks"])
 def test_d09_no_answer_is_asked_again_with_back_off(strong, timed, silence):
-    """None, an exception and silence count nothing; the pauses between questions grow."""
+    """A None, an exception or silence counts no check, and the pauses between the questions grow."""
     topic = strong.topic()
     transaction = strong.half(Message(topic, b"body"))
     may_return = threading.Event()
@@ -199,7 +199,7 @@ def test_d09_no_answer_is_asked_again_with_back_off(strong, timed, silence):
 
 
 def test_d10_a_foreign_listener_is_not_asked(world):
-    """Two services in one group: a topic that one did not declare is neither asked, counted nor discarded there."""
+    """A listener is not asked about a topic that it did not declare, and the half is neither counted nor discarded."""
     orders, bills = world.topic("orders"), world.topic("bills")
     identity = world.half(Message(bills, b"bill")).transaction_id
     listener, observed = Answers(ROLLBACK), Observed()
