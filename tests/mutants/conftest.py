@@ -1,4 +1,4 @@
-"""The modules beside the tests can be imported by them."""
+"""The tests can import the modules beside them."""
 
 from __future__ import annotations
 

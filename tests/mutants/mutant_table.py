@@ -1,4 +1,4 @@
-"""The table of docs/testing.md, mutant by what kills it: `python tests/mutants/mutant_table.py` writes it anew."""
+"""The table of mutants and their tests in docs/testing.md; `python tests/mutants/mutant_table.py` updates it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
 
 
 def table():
-    """Return its lines, from the lists of the model, the simulator and this folder."""
+    """Return the lines of the table, from the lists of the model, the simulator and this folder."""
     rows = ["| mutant | rule | dies by |", "|---|---|---|"]
     for name in dict.fromkeys([*simulated.MUTANTS, *model_mutants.MUTANTS]):
         played, explored = simulated.MUTANTS.get(name), model_mutants.MUTANTS.get(name)

@@ -1,4 +1,4 @@
-"""Rules of the Kafka plugin, switched off one by one. The driver is imported by what patches, not by this list."""
+"""Rules of the Kafka plugin, switched off one by one. The patches import the driver, this list does not."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def take_a_refusal_for_stored(failed):
 
 
 def overtake(mark):
-    """Send a mark at once, before the ops that wait for company."""
+    """Send a mark at once, before the ops that wait to be merged."""
 
     def marked(self, group, partition, op, settle):
         record = self._record(self._queue(group, partition), [op], [settle])
@@ -76,7 +76,7 @@ def write_into_the_first_partition(record_of):
 
 
 def take_silence_for_no_topic(seek):
-    """Refuse where the broker gave no answer."""
+    """Refuse a topic although the broker gave no answer about it."""
 
     def sought(self, topics, has_topic):
         def has(topic):

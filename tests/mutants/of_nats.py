@@ -1,4 +1,4 @@
-"""Rules of the NATS plugin, switched off one by one. The driver is imported by what patches, not by this list."""
+"""Rules of the NATS plugin, switched off one by one. The patches import the driver, this list does not."""
 
 from __future__ import annotations
 

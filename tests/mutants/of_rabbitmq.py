@@ -1,4 +1,4 @@
-"""Rules of the RabbitMQ plugin, switched off one by one. The driver is imported by what patches, not by this list."""
+"""Rules of the RabbitMQ plugin, switched off one by one. The patches import the driver, this list does not."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def replaced(owner, name, make):
 
 
 def mark_at_once(self, group, partition, op, future, deadline_s):
-    """Send a mark past the ops that wait for company."""
+    """Send a mark before the ops that wait to be merged."""
     self._send_ops(group, partition, [op], [future.set_result], deadline_s)
 
 
 def send_unasked(self, sending, unknown):
-    """Store a half although its targets were not asked for."""
+    """Store a half without asking the broker for its targets."""
     del unknown
     self._publisher.start(sending)
 

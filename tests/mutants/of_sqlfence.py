@@ -18,13 +18,13 @@ _meta, _transact, _make, _begin = Dialect.meta, checks.Check._transact, SQLite._
 
 
 def unlocked_horizon(self, border, *, locked=False):
-    """Read the horizon without holding it."""
+    """Read the horizon without a lock on it."""
     del locked
     return _meta(self, border)
 
 
 def undo_tombstones(self, border, ids):
-    """Answer, and commit nothing of it."""
+    """Answer, and roll the tombstones back."""
     readings = _transact(self, border, ids)
     border.rollback()
     return readings
@@ -37,12 +37,12 @@ def insert_anywhere(self, tables):
 
 
 def rollback_when_locked(ids, reason):
-    """Take no answer for a rollback."""
+    """Answer ROLLBACK where there is no answer."""
     return dict.fromkeys(ids, FenceReading(FenceAnswer.ROLLBACK, reason))
 
 
 def wait_on(self, border, lock_timeout_s):
-    """Bound the wait for the file, and leave it so where no transaction begins."""
+    """Bound the wait for the file, and keep that bound even if no transaction begins."""
     before = int(border.outside("PRAGMA busy_timeout")[0][0])
     border.outside(f"PRAGMA busy_timeout = {int(lock_timeout_s * 1000)}")
     _begin(self, border)
@@ -54,7 +54,7 @@ def verify_nothing(self, border, transaction_id):
 
 
 def read_plainly(self, border, ids):
-    """Take any row that a read shows."""
+    """Accept each row that a read shows, even if it is not committed."""
     return {each: row.state for each, row in self.read(border, ids).items()}
 
 

@@ -23,7 +23,7 @@ FAILED = 1
 
 @pytest.fixture(scope="session")
 def broker_environment():
-    """A function: broker name -> the variables with which another process uses that broker; started once."""
+    """Return a function that starts a broker once, and returns the variables with which other processes use it."""
     started = {}
 
     def environment(name):
@@ -42,7 +42,7 @@ def broker_environment():
 
 
 def run(nodes, extra):
-    """Run tests in a process of their own; returns (exit status, output)."""
+    """Run tests in a process of their own, and return the exit status and the output."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", VARIABLE))}
     paths = os.pathsep.join(str(path) for path in (Path(__file__).parent, ROOT, *ROOT.glob("plugins/*")))
     done = subprocess.run(
@@ -58,20 +58,20 @@ def run(nodes, extra):
 
 
 def test_every_mutant_has_a_name_of_its_own():
-    """The environment variable names one."""
+    """Each mutant has its own name, which the environment variable contains."""
     names = [mutant.name for mutant in MUTANTS]
     assert sorted(set(names)) == sorted(names)
 
 
 def test_the_table_of_the_page_is_the_lists():
-    """`python tests/mutants/mutant_table.py` writes it anew."""
+    """The page's table agrees with the lists; `python tests/mutants/mutant_table.py` updates it."""
     text = PAGE.read_text(encoding="utf-8")
     assert page(text) == text
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_what_a_mutant_names_is_there(mutant):
-    """Its patch applies, and goes again; the file of its test has a test of that name."""
+    """Each mutant's patch can be applied and undone, and the file of its test has a test of that name."""
     with mutant.patch():
         pass
     path, _, name = mutant.killed_by.partition("::")
@@ -82,7 +82,7 @@ def test_what_a_mutant_names_is_there(mutant):
 @pytest.mark.heavy
 @pytest.mark.parametrize("broker", sorted({mutant.broker for mutant in MUTANTS}), ids=lambda name: name or "no broker")
 def test_tests_that_guard_the_rules_pass_without_a_mutant(broker, broker_environment):
-    """Else their failing would prove nothing."""
+    """The tests that guard the rules pass without a mutant; otherwise their failure would prove nothing."""
     nodes = sorted({mutant.killed_by for mutant in MUTANTS if mutant.broker == broker})
     status, output = run(nodes, broker_environment(broker))
     assert (status, f"{len(nodes)} passed" in output) == (0, True), output
