@@ -55,7 +55,7 @@ def message_of(flight: dict[str, str]) -> txcore.Message:
 
 
 def table_of(columns: Sequence[str]) -> Table:
-    """Return the flights' table: a text column for each of the file's, and which message announced the row."""
+    """Return the flights' table: a text column for each column of the file, and the message that announced the row."""
     return Table(
         "flights",
         MetaData(),

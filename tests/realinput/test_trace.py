@@ -66,7 +66,7 @@ def count_rows(engine) -> int:
 
 
 def produce(broker_url, database_url, engine, kill_at) -> int:
-    """Run the producer until it ends, or kill it once so many rows are committed; returns its exit status."""
+    """Run the producer until it ends, or kill it after *kill_at* committed rows, and return its exit status."""
     process = subprocess.Popen([sys.executable, str(PROGRAM), broker_url, database_url, str(COUNT)])
     deadline_s = time.monotonic() + DEADLINE_S
     while process.poll() is None and time.monotonic() < deadline_s:
@@ -79,7 +79,7 @@ def produce(broker_url, database_url, engine, kill_at) -> int:
 
 
 def check_all(broker_url, engine) -> txcore.CheckReport:
-    """Let a checker finish the transactions of the killed processes, once their immunity is over."""
+    """Let a checker finish the killed processes' transactions, and return how many it committed and rolled back."""
     backend = txcore.connect(broker_url)
     checker = txcore.Checker(backend, flights.GROUP, fence=txcore.SqlFence(engine))
     operator = txcore.Operator(backend, flights.GROUP)
@@ -99,7 +99,7 @@ def check_all(broker_url, engine) -> txcore.CheckReport:
 
 
 def test_flights_survive_a_killed_producer(trace, database_url, engine, tmp_path):
-    """Each committed row is announced exactly once, word for word, and nothing else is."""
+    """Each committed row is announced exactly once, with its own values, and no other message is sent."""
     broker = tmp_path / "broker.db"
     broker_url = f"sqlite:///{broker}"
     statuses = [produce(broker_url, database_url, engine, kill_at) for kill_at in (*KILL_AT, None)]
