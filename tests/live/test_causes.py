@@ -25,7 +25,7 @@ def test_a_successful_attempt_is_no_cause():
 
 
 def test_an_attempt_without_a_recorded_end_may_come_twice():
-    """The kill and the missing answer are one cause."""
+    """A kill and the answer that is missing because of it are one cause."""
     killed = Fault("kill-producer", "producer-1", 100.05, 100.06)
     assert ["never settled"] == _causes(_attempt(settled_s=0.0, status=""), faults=[killed])
 
@@ -41,7 +41,7 @@ def test_a_kill_right_after_the_answer_may_lose_the_queued_op():
 
 @pytest.mark.parametrize("subject", ["broker", "network"])
 def test_a_fault_of_the_broker_during_an_attempt_is_a_cause(subject):
-    """A driver may repeat a request on a new connection."""
+    """A fault during an attempt is a cause, because a driver may repeat a request on a new connection."""
     assert ["cut"] == _causes(_attempt(), faults=[Fault("cut", subject, 99.0, 100.05)])
 
 
@@ -61,14 +61,14 @@ def test_a_process_that_thaws_may_begin_a_decided_attempt():
 
 
 def test_a_claim_during_an_attempt_is_a_takeover():
-    """The new owner did not know yet which attempt the old owner was about to finish."""
+    """A claim during an attempt is a cause, because the new owner has not read the end of that attempt."""
     old = _attempt("checker-1", 100.0, 105.0, by="c:checker-1", is_checkers=True)
     new = _attempt("checker-2", 106.0, 106.1, by="c:checker-2", is_checkers=True)
     assert ["takeover"] == _causes(old, new, claims={"c:checker-2": [104.0]})
 
 
 def test_a_new_owner_that_repeats_a_decided_half_has_no_cause():
-    """The owner claimed long after the op was certain: that is a bug, not a takeover."""
+    """A new owner that claimed long after the op was certain has no cause to repeat the half: that is a bug."""
     old = _attempt("checker-1", 100.0, 100.5, by="c:checker-1", is_checkers=True)
     new = _attempt("checker-2", 200.0, 200.5, by="c:checker-2", is_checkers=True)
     assert [] == _causes(old, new, claims={"c:checker-2": [150.0]})

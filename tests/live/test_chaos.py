@@ -19,14 +19,14 @@ def test_one_seed_is_one_plan():
 
 @pytest.mark.parametrize("lane", LANES)
 def test_every_kind_comes_in_every_round(lane):
-    """With any seed three rounds hold each kind three times."""
+    """Three rounds of a plan with any seed have each kind of fault three times."""
     kinds = LANES[lane]
     counts = Counter(planned.kind for planned in plan(lane, "any", 3 * len(kinds)))
     assert dict.fromkeys(kinds, 3) == counts
 
 
 def test_plans_for_300_s_hold_more_than_60_faults():
-    """The plan does not count the time that a broker takes to restart."""
+    """Plans for 300 s have more than 60 faults, even with 8 s more for each restart of a broker."""
     total = 0
     for lane in LANES:
         elapsed_s = 0.0
@@ -70,7 +70,7 @@ def _run(harness, folder, *planned):
 
 
 def test_killed_and_frozen_processes_lose_nothing(harness, tmp_path):
-    """A producer and a checker die, a checker freezes; the report counts the faults and the findings."""
+    """No message is lost when a producer and a checker die and a checker freezes; the report counts the faults."""
     faults = [
         Planned(0.5, "kill-producer", 0.0, 0.0, 5),
         Planned(0.2, "kill-checker", 0.0, 0.9),
@@ -87,7 +87,7 @@ def test_killed_and_frozen_processes_lose_nothing(harness, tmp_path):
 
 
 def test_a_lost_target_is_named_and_the_artefacts_are_kept(harness, tmp_path, monkeypatch):
-    """The oracle finds that consumers got one message less than was committed."""
+    """The oracle reports a committed message that consumers did not get, and the run's files are kept."""
     monkeypatch.setattr(chaos, "ARTEFACTS", tmp_path / "kept")
     read = harness.read_topic
     monkeypatch.setattr(harness, "read_topic", lambda topic: read(topic)[1:])
@@ -103,7 +103,7 @@ def test_a_lost_target_is_named_and_the_artefacts_are_kept(harness, tmp_path, mo
 
 
 def test_the_command_line_prints_json(capsys, monkeypatch):
-    """Progress is printed to standard error, so that a program can read the report."""
+    """The command prints only JSON to standard output, so that a program can read the report."""
     monkeypatch.setattr(chaos_faults, "FAULTS_PER_S", 0.0)
     arguments = ["--broker", "txcore_sqlite.testing:SqliteHarness", "--seconds", "2", "--database", "sqlite"]
     assert 0 == chaos.main([*arguments, "--seed", "5", "--json"])
