@@ -50,28 +50,28 @@ class Listener(TransactionListener):
     topics = ("orders.created",)
 
     def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
-        """Fence and commit."""
+        """Fence the transaction and commit."""
         with engine.begin() as connection:
             txcore.current_transaction().fence(connection)
         return LocalTransactionState.COMMIT
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Answer by the contents of the half."""
+        """Answer by the half's contents."""
         assert_type(half.messages, tuple[Message, ...])
         assert_type(half.transaction_id, bytes)
         return LocalTransactionState.UNKNOWN if half.check_times else LocalTransactionState.ROLLBACK
 
 
 class AsyncListener(AsyncTransactionListener):
-    """The asynchronous twin."""
+    """An asynchronous listener."""
 
     async def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
-        """Commit."""
+        """Return COMMIT."""
         return LocalTransactionState.COMMIT
 
 
 def database_style() -> None:
-    """A block that publishes."""
+    """Publish within a block of the database style."""
     producer = TransactionProducer(backend, group="shop", fence=fence, policy=CheckPolicy(immunity_s=10))
     with producer.transaction(engine) as tx:
         assert_type(tx, Transaction)
@@ -80,7 +80,7 @@ def database_style() -> None:
 
 
 def listener_style() -> None:
-    """One and many."""
+    """Send one message and many in the listener style."""
     producer = TransactionProducer(backend, "shop", listener=Listener())
     result = producer.send_message_in_transaction(
         Message("t", b"", check_policy=CheckPolicy(check_max=3)), arg=object()
@@ -91,7 +91,7 @@ def listener_style() -> None:
 
 
 def primitives() -> None:
-    """Begin, prepare, end, and a handle for another process."""
+    """Begin, prepare and end a transaction, and use a handle as another process would."""
     with TransactionProducer(backend, "shop", fence=fence) as producer:
         tx = producer.begin()
         tx.publish(Message("t", b""))
@@ -103,7 +103,7 @@ def primitives() -> None:
 
 
 async def consuming_asynchronously(async_engine: AsyncEngine, message: object) -> None:
-    """The inbox with `async with`, and a client's message as it comes."""
+    """Receive a client's message by the inbox with `async with`."""
     inbox = txcore.Inbox(async_engine, table="mail_inbox")
     async with async_engine.begin() as connection, inbox.receive(connection, message) as is_first:
         assert_type(is_first, bool)
@@ -112,7 +112,7 @@ async def consuming_asynchronously(async_engine: AsyncEngine, message: object) -
 
 
 async def asynchronously(async_engine: AsyncEngine) -> None:
-    """The same names with await."""
+    """Use the asynchronous producer with `await`."""
     producer = AsyncTransactionProducer(backend, "shop", fence=SqlFence(async_engine), listener=AsyncListener())
     async with producer.transaction(async_engine) as tx:
         assert_type(tx, AsyncTransaction)
@@ -130,12 +130,12 @@ class Metrics:
 
     @txcore.hookimpl
     def txcore_on_event(self, event: Event) -> None:
-        """Count by name."""
+        """Count the event by its name."""
         assert_type(event.name, str)
 
 
 def checking() -> None:
-    """A checker, embedded."""
+    """Run a checker within the program."""
     checker = Checker(backend, "shop", listener=[Listener()], fence=fence, limits=Limits(), plugins=[Metrics()])
     assert_type(checker.run_once(), CheckReport)
     checker.start()
@@ -143,7 +143,7 @@ def checking() -> None:
 
 
 def operating() -> None:
-    """Lists, resume, force."""
+    """List, resume and force halves."""
     operator = Operator(backend, "shop", by="anna")
     assert_type(operator.pending(), list[PendingHalf])
     assert_type(operator.parked(), list[ParkedHalf])
@@ -154,21 +154,21 @@ def operating() -> None:
 
 
 def in_tests() -> None:
-    """A broker of one's own."""
+    """Use a broker in memory."""
     broker = MemoryBroker()
     TransactionProducer(MemoryBackend(broker), "shop")
     assert_type([each.body for each in broker.topics["t"]], list[bytes])
 
 
 def consuming(headers: dict[str, str | bytes]) -> None:
-    """The inbox."""
+    """Receive a message by the inbox with `with`."""
     inbox = txcore.Inbox(engine)
     with engine.begin() as connection, inbox.receive(connection, headers) as is_first:
         assert_type(is_first, bool)
 
 
 def by_the_message_table() -> None:
-    """Mode auto, and the relay that it needs somewhere."""
+    """Send in mode auto, and run the relay that this mode needs."""
     producer = TransactionProducer(backend, "shop", fence=fence, mode="auto", half_deadline_s=1.0)
     with producer.transaction(engine) as tx:
         tx.publish(Message("orders.created", b"42"))
