@@ -1,7 +1,8 @@
-"""What is too heavy for every run: clusters of three, and versions that must be fetched; `make heavy` runs them.
+"""Settings of all tests: marks of the heavy ones, reports of workers that died, and a profile of Hypothesis.
 
-And how a worker of pytest-xdist died: by which signal, and what its fault handler wrote, stand in the test's report.
-And what Hypothesis may not fail for: a machine that is busy.
+Tests with clusters of three and with versions that must be fetched are too heavy for every run; `make heavy` runs them.
+If a worker of pytest-xdist dies, the test's report contains the signal and the output of its fault handler. Hypothesis
+does not fail because the machine is busy.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As in whatever a script runs in the background; the processes that tests interrupt would inherit it.
+    # A script's background process ignores SIGINT, and the processes that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A loaded machine makes an example or its drawing slow, which says nothing about the code. The examples stay random, as
-# each run then looks at new ones; one that fails is printed with what repeats it, and kept in .hypothesis.
+# A loaded machine makes an example or its drawing slow, which is no fault of the code. The examples stay random, so
+# that each run tries new ones. A failing one is printed with the decorator that repeats it, and kept in .hypothesis.
 settings.register_profile("txcore", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("txcore")
 
@@ -33,7 +34,7 @@ DIES_WITHIN_S = 10
 
 
 def pytest_collection_modifyitems(items):
-    """Mark what needs such a fixture; tests that fetch another version are marked where they stand."""
+    """Mark tests with such a fixture as heavy; tests that fetch another version are marked in their own file."""
     for item in items:
         if HEAVY_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.heavy)
@@ -41,7 +42,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    """In a worker: have the fault handler, which pytest pointed at standard error, write to a file that outlives it."""
+    """Let a worker's fault handler write to a file that outlives it, instead of to standard error."""
     traces = getattr(config, "workerinput", {}).get("traces")
     if traces:
         path = Path(traces) / config.workerinput["workerid"]
@@ -50,7 +51,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """Tell a worker where."""
+    """Pass the folder of the fault handlers' files to a worker."""
     if TRACES not in node.config.stash:
         folder = tempfile.TemporaryDirectory(prefix="txcore-traces-")
         node.config.stash[TRACES] = Path(folder.name)
@@ -60,7 +61,7 @@ def pytest_configure_node(node):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(report):
-    """Say how the worker died."""
+    """Add to the report how the worker died."""
     worker = report.node
     try:
         status = worker.gateway._io.popen.wait(DIES_WITHIN_S)

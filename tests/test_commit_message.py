@@ -1,4 +1,4 @@
-"""The commit-msg hook accepts what CONTRIBUTING asks for, and names what is wrong with the rest."""
+"""The commit-msg hook accepts a message in CONTRIBUTING's form, and names the fault of any other one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BODY = "\n\nIt was in two places, and they differed for halves without a fence.\
 
 
 def check(tmp_path, text):
-    """Run the hook on a message; returns (exit status, what it printed)."""
+    """Run the hook on a message, and return the exit status and the printed text."""
     file = tmp_path / "message"
     file.write_text(text, encoding="utf-8")
     ran = subprocess.run(
@@ -27,7 +27,7 @@ def check(tmp_path, text):
     ["Give the force rule one home" + BODY, "docs: Define the rules" + BODY, "Merge branch 'x'", "Speed up ids" + BODY],
 )
 def test_hook_accepts_a_message_with_subject_and_reason(tmp_path, text):
-    """Also git's own subjects, which have no body."""
+    """The hook accepts a subject with a reason, and git's own subjects, which have no body."""
     assert (0, "") == check(tmp_path, text)
 
 
@@ -46,5 +46,5 @@ def test_hook_accepts_a_message_with_subject_and_reason(tmp_path, text):
     ],
 )
 def test_hook_names_what_is_wrong(tmp_path, text, wrong):
-    """One line for each fault, and status 1."""
+    """The hook prints a line about the fault and ends with status 1."""
     assert (1, f"commit message: {wrong}\n") == check(tmp_path, text)

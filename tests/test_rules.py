@@ -23,7 +23,7 @@ CITED = re.compile(r"(?<![\w.%/-])([RSL])(\d{1,2})(?![\w%])")
 
 
 def quoted(rule, field):
-    """Return what a rule's *field* names, such as its homes."""
+    """Return the names in a rule's *field*, such as its homes."""
     (text,) = re.findall(rf"^\*{field}:\*(.*?)(?=^\*|\Z)", RULES[rule], re.MULTILINE | re.DOTALL)
     return re.findall(r"`([^`]+)`", text)
 
@@ -47,7 +47,7 @@ def defined_in(path):
 
 
 def test_every_cited_rule_is_defined():
-    """Rules in docs/rules.md, invariants in the code that judges them."""
+    """Each cited rule is defined in docs/rules.md, or as an invariant in the code that judges it."""
     known = set(RULES) | {each.name for each in Invariant}
     cited = {
         f"{path.relative_to(ROOT)}: {kind}{number}"
@@ -60,7 +60,7 @@ def test_every_cited_rule_is_defined():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_homes_of_a_rule_exist(rule):
-    """Each is a file, or a function or class in it."""
+    """Each home of a rule is a file, or a function or class in a file."""
     missing = []
     for home in quoted(rule, "Home"):
         path, _, name = home.partition(":")
@@ -72,7 +72,7 @@ def test_homes_of_a_rule_exist(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_has_mutants(rule):
-    """Each is in a list whose mutants must die."""
+    """Each rule has mutants, and each of them is in a list whose mutants must die."""
     from mutant import all_mutants  # noqa: PLC0415 - beside the tests of mutants
 
     known = {*simulated.MUTANTS, *model_mutants.MUTANTS, *refined.MUTANTS, *(each.name for each in all_mutants())}

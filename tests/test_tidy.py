@@ -1,4 +1,4 @@
-"""House rules that no linter knows: sizes, where time and chance may be asked for, and what must not lie around."""
+"""House rules that no linter checks: sizes, calls for time and randomness, and text that must not be in the tree."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def name_of(path):
 
 @cache
 def parsed(path):
-    """Return a file's syntax tree; parsing is what these rules cost."""
+    """Return a file's syntax tree; each file is parsed once."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -67,7 +67,7 @@ def test_plugin_folders_are_no_packages():
 
 
 def test_every_plugin_is_under_the_import_contracts():
-    """A new plugin is added to the contracts in pyproject.toml."""
+    """Each plugin is in the contracts of pyproject.toml."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]
@@ -76,14 +76,14 @@ def test_every_plugin_is_under_the_import_contracts():
 
 
 def test_modules_are_short():
-    """Under 400 lines, exceptions named with their reason and kept only while they are true."""
+    """Modules have under 400 lines, except those that are listed with a reason as long as they are longer."""
     long = {name_of(path) for path in SOURCES if len(path.read_text(encoding="utf-8").splitlines()) >= LINES_MAX}
     assert set() == long - set(LONG_FILES)
     assert set() == set(LONG_FILES) - long, "no longer too long: delete from LONG_FILES"
 
 
 def test_functions_are_short():
-    """Under 70 lines."""
+    """Functions have under 70 lines."""
     long = [
         f"{name_of(path)}:{node.name}"
         for path in SOURCES
@@ -95,13 +95,13 @@ def test_functions_are_short():
 
 
 def test_modules_say_what_they_are_for():
-    """Each begins with a docstring; a test's docstring is one sentence of truth."""
+    """Each module begins with a docstring."""
     silent = [name_of(path) for path in SOURCES if not ast.get_docstring(parsed(path))]
     assert [] == silent
 
 
 def test_core_asks_only_its_clock_for_time_and_chance():
-    """Everything else is given a clock and randomness, so that one seed replays one history."""
+    """Except for listed modules, the core is given a clock and randomness, so that one seed replays one history."""
     found = [
         f"{name_of(path)}: {match.group(0)}"
         for path in sorted((ROOT / "txcore").rglob("*.py"))
@@ -113,13 +113,13 @@ def test_core_asks_only_its_clock_for_time_and_chance():
 
 @pytest.mark.parametrize("word", ["FIX" + "ME", "TO" + "DO", "XX" + "X", "breakpoint" + "("])
 def test_nothing_unfinished_lies_around(word):
-    """What is to be done is an issue, not a comment."""
+    """No file contains a mark of unfinished work, which belongs in an issue."""
     pattern = re.compile(rf"(?<![\w/]){re.escape(word)}")
     assert [] == [name_of(path) for path in CODE if pattern.search(path.read_text(encoding="utf-8"))]
 
 
 def test_documents_name_no_machine():
-    """Neither paths of somebody's machine nor hosts of package registries."""
+    """No document or source file names a path of a machine or a host of a package registry."""
     pattern = re.compile(r"/work/|/home/\w|/root/|" + "pypi" + r"\.org|files\.python" + r"hosted", re.IGNORECASE)
     texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*"), ROOT / "Makefile", ROOT / ".ci" / "run", *CODE]
     found = [path for path in texts if path.is_file() and pattern.search(path.read_text(encoding="utf-8"))]
