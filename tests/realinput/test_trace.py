@@ -78,7 +78,7 @@ def produce(broker_url, database_url, engine, kill_at) -> int:
     return process.wait()
 
 
-def check_all(broker_url, engine) -> txcore.CheckReport:
+def check_all(broker_url, engine):
     """Let a checker finish the killed processes' transactions, and return how many it committed and rolled back."""
     backend = txcore.connect(broker_url)
     checker = txcore.Checker(backend, flights.GROUP, fence=txcore.SqlFence(engine))

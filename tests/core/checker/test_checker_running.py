@@ -6,7 +6,7 @@ import logging
 import threading
 
 import pytest
-from txcore_conformance.kit import Answers
+from txcore_conformance.kit import Answers, wait_until
 
 from txcore import (
     Checker,
@@ -207,7 +207,38 @@ def test_a_checkers_log_lines_name_their_group(running_clock, caplog):
     assert {"check.no_answer"} == {record.message for record in caplog.records}
 
 
-def test_calls_at_once_are_bounded():
+class Counting(TransactionListener):
+    """A listener that counts the calls under way; each waits for a third one, for at most *alone_s*."""
+
+    def __init__(self, alone_s=0.05):
+        self.alone_s = alone_s
+        self.changed = threading.Condition()
+        self.under_way = self.most = self.asked = 0
+
+    def check_local_transaction(self, half):
+        with self.changed:
+            self.asked += 1
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.under_way > 2, self.alone_s)
+            self.under_way -= 1
+        return LocalTransactionState.COMMIT
+
+
+def test_calls_at_once_are_bounded(running_clock):
+    """A checker asks about at most `calls_max` halves at once, and really about so many."""
+    broker = MemoryBroker(clock=running_clock)
+    orphan(broker, running_clock, count=12)
+    running_clock.advance(10)
+    listener = Counting()
+    checker = make_checker(broker, running_clock, listener=listener, limits=Limits(calls_max=2))
+    wait_until(lambda: checker.run_once() and listener.asked == 12, "all answers")
+    checker.stop()
+    assert listener.most == 2
+
+
+def test_a_bound_of_no_calls_is_refused():
     """`Limits` refuses a `calls_max` below 1, and the error names the key."""
     with pytest.raises(Exception, match="calls_max is a whole number from 1") as raised:
         Limits(calls_max=0)

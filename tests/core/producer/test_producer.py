@@ -22,6 +22,7 @@ from txcore import (
     TransactionProducer,
     TransactionStateError,
     UsageError,
+    current_transaction,
 )
 from txcore.fence import FenceAnswer
 from txcore.ids import partition_of
@@ -149,11 +150,20 @@ class TestBackPressure:
 
 class TestSendMany:
     def test_results_are_in_the_order_given(self, backend, broker):
-        """More transactions than one window holds end each with its own result."""
-        producer = TransactionProducer(backend, "g", listener=Committing())
-        results = producer.send_many((Message("t", b"%04d" % n), None) for n in range(WINDOW_COUNT + 500))
+        """More transactions than one window holds end each with its own result, in the order of their messages."""
+        ids = {}
+
+        class Noting(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                ids[message.body] = current_transaction().transaction_id
+                return COMMIT
+
+        producer = TransactionProducer(backend, "g", listener=Noting())
+        bodies = [b"%04d" % n for n in range(WINDOW_COUNT + 500)]
+        results = producer.send_many((Message("t", body), None) for body in bodies)
         assert {(COMMIT, EndState.ACCEPTED)} == {(each.state, each.end.state) for each in results}
-        assert WINDOW_COUNT + 500 == len({each.transaction_id for each in results}) == len(broker.topics["t"])
+        assert [ids[body] for body in bodies] == [each.transaction_id for each in results]
+        assert WINDOW_COUNT + 500 == len(broker.topics["t"])
 
     @pytest.mark.parametrize(("count", "filled_count"), [(4, 1), (4 * ENOUGH_COUNT, 4)])
     def test_few_share_partitions_and_many_fill_all(self, backend, clock, count, filled_count):
