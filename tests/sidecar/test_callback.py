@@ -41,10 +41,10 @@ class Asking:
         self.count = Counter()
         self.latencies = []
 
-    def __call__(self, url, *, credentials=None, deadline_s=5.0, failures_max=100, **section):
+    def __call__(self, url, *, credentials=None, deadline_s=60.0, failures_max=100, **section):
         circuit = SourceCircuit("callback", SystemClock(), system_randomness(), failures_max=failures_max, first_s=30.0)
         made = HttpCallback(
-            CallbackSection(url=url, **{"timeout_s": 1.0, "retry_s": 0.01, **section}),
+            CallbackSection(url=url, **{"timeout_s": 30.0, "retry_s": 0.01, **section}),
             credentials or Credentials(),
             circuit,
             SystemClock(),
