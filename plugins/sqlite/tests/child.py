@@ -25,7 +25,7 @@ def say(*words):
 
 
 def stream(kit, backend):
-    """Write transactions until killed; name each one once it is durable."""
+    """Write transactions until killed; print the id of each one after it is durable."""
     for _ in count():
         halves = [kit.half(body=os.urandom(100)) for _ in range(7)]
         kit.append(backend, *halves)
@@ -45,7 +45,7 @@ def batches(kit, backend, number):
 
 
 def contest(kit, backend, kind):
-    """Try to end every half of partition 0 in one way; say how often that held."""
+    """Try to end every half of partition 0 in one way; print how often that end was stored."""
     say("ready")
     sys.stdin.readline()
     won = 0
@@ -59,7 +59,7 @@ def contest(kit, backend, kind):
 
 
 def hold(kit, backend, member):
-    """Claim every partition and hold on until killed."""
+    """Claim every partition and hold all of them until killed."""
     claim = backend.claim(kit.GROUP, member)
     held = set()
     while len(held) < 4:
@@ -69,7 +69,7 @@ def hold(kit, backend, member):
 
 
 def consume(kit, backend, topic):
-    """Poll without acknowledging, then hold on until killed."""
+    """Poll without acknowledging, then wait until killed."""
     consumer = SqliteConsumer(backend, topic, "readers")
     say(len(kit.until(consumer.poll)))
     sys.stdin.readline()

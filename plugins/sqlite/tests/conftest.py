@@ -1,4 +1,4 @@
-"""What the tests of this folder share: files, backends, halves, batches, a clock, a second process."""
+"""The shared parts of this folder's tests: files, backends, halves, batches, a clock, a second process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Recorder:
 
 
 class FakeClock:
-    """A wall clock set by hand beside the machine's own elapsed time."""
+    """A wall clock that a test sets; the elapsed time is the machine's own."""
 
     def __init__(self):
         self.now_ms = 1_000_000
@@ -172,7 +172,7 @@ def clock():
 
 @pytest.fixture
 def opened(kit):
-    """Open backends on the test's file that are closed at its end."""
+    """Open backends on the test's file, and close them at the end of the test."""
     backends = []
 
     def opened(*, clock=None, **options):

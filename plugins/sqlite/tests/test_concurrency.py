@@ -33,7 +33,7 @@ def test_callers_that_wait_share_one_transaction(kit, opened, clock):
 
 
 def test_callers_that_shared_a_transaction_share_the_next_one(kit, opened, clock, monkeypatch):
-    """The first caller to come back waits for the second, and for no other; a caller alone does not wait long."""
+    """The first caller to return waits for the second, and for no other; a single caller does not wait long."""
     clock.tick_ms = 1
     backend = opened(clock=clock)
     kit.append(backend, kit.half())
@@ -49,8 +49,8 @@ def test_callers_that_shared_a_transaction_share_the_next_one(kit, opened, clock
 
 
 def test_the_writer_never_waits_longer_for_company_than_it_means_to(opened):
-    """Nor where that time is over before it has begun to wait, as on a machine that is short of time."""
-    waiting = type(opened()._writer._queue)()  # one of its kind: its own has a reader already
+    """The writer's queue ends a wait whose timeout is over before the wait begins, as on a busy machine."""
+    waiting = type(opened()._writer._queue)()  # another queue of the same type: the writer reads its own one
 
     def wait():
         for _ in range(60_000):
@@ -66,7 +66,7 @@ def test_the_writer_never_waits_longer_for_company_than_it_means_to(opened):
 
 
 def test_a_small_transaction_has_few_statements(kit, opened):
-    """Each gives up the interpreter lock: one for each table, whatever the number of rows."""
+    """The writer inserts with one statement for each table: each statement gives up the interpreter lock."""
     backend = opened()
     halves = [kit.half() for _ in range(13)]
     kit.append(backend, *halves)
@@ -82,7 +82,7 @@ def test_a_small_transaction_has_few_statements(kit, opened):
 
 
 def test_a_lock_that_stays_taken_refuses(kit, opened):
-    """A transaction that cannot begin within busy_timeout_s is certainly not stored; later ones are."""
+    """A transaction that cannot begin within busy_timeout_s is certainly not stored; later transactions are stored."""
     backend = opened(busy_timeout_s=0.1)
     half = kit.half()
     with kit.lock():
@@ -100,7 +100,7 @@ def test_a_lock_that_stays_taken_refuses(kit, opened):
 
 
 def test_each_item_waits_for_the_lock_as_long_as_it_may(kit, opened, clock):
-    """When the oldest caller has waited long enough it alone is refused; a younger one is stored once there is room."""
+    """Only the oldest caller is refused after its timeout; a younger one is stored after the lock is released."""
     clock.elapsed_s = lambda: clock.now_ms / 1000
     backend = opened(clock=clock, busy_timeout_s=60)
     old, young = kit.Recorder([kit.half()]), kit.Recorder([kit.half()])
@@ -119,7 +119,7 @@ def test_each_item_waits_for_the_lock_as_long_as_it_may(kit, opened, clock):
 
 
 def test_one_impossible_batch_does_not_hurt_those_beside_it(kit, opened):
-    """A batch that cannot be turned into rows is refused; what shared its transaction is stored all the same."""
+    """A batch that cannot be turned into rows is refused; other batches of its transaction are stored."""
     backend = opened(busy_timeout_s=20.0)
     impossible = kit.half()
     impossible.body = 17
@@ -166,7 +166,7 @@ def failing(monkeypatch):
     ],
 )
 def test_a_failed_commit_is_unknown_unless_it_is_certain(kit, opened, failing, code, status):
-    """A COMMIT that failed while syncing may be stored; without room or lock it certainly is not. Work continues."""
+    """A COMMIT that failed while syncing is UNKNOWN; one without room or lock is REFUSED. The writer continues."""
     backend = opened()
     half = kit.half(topics=("a", "b"))
     failing.codes.append(code)
@@ -201,7 +201,7 @@ def test_close_is_bounded_and_settles_everything(kit, opened, failing):
 
 
 def test_threads_share_a_backend(kit, backend):
-    """Many threads at one backend get an answer to every item, and every answer is true."""
+    """Many threads that share a backend get DURABLE for every item, and all ops and targets are stored."""
     halves = [[kit.half(partition=number % 4) for _ in range(25)] for number in range(16)]
 
     def work(mine):
@@ -219,7 +219,7 @@ def test_threads_share_a_backend(kit, backend):
 
 
 def test_processes_share_a_file(kit, backend):
-    """Several processes write at once; nothing is lost, doubled, or out of order in its log."""
+    """Several processes write at once; no record is lost, stored twice, or out of order in its log."""
     children = [kit.child("batches", kit.path, number) for number in range(3)]
     assert [child.wait(60) for child in children] == [0, 0, 0]
     for number in range(3):
@@ -252,7 +252,7 @@ def test_processes_that_disagree_get_one_decision(kit, backend):
 
 @pytest.mark.parametrize("count", [20, 200])
 def test_a_killed_writer_leaves_all_it_reported_and_no_part_of_a_release(kit, opened, count):
-    """After kill -9 every transaction reported DURABLE is there, and each op has its target and each target its op."""
+    """After kill -9 every transaction reported DURABLE is stored, and each op has its target and each target its op."""
     child = kit.child("stream", kit.path)
     reported = {child.stdout.readline().strip() for _ in range(count)}
     child.kill()
@@ -270,7 +270,7 @@ def test_a_killed_writer_leaves_all_it_reported_and_no_part_of_a_release(kit, op
 
 
 def test_a_forked_child_must_open_its_own(kit):
-    """A backend that was started before a fork refuses calls in the child, and works on in the parent."""
+    """A backend that was started before a fork refuses calls in the child, and still works in the parent."""
     child = kit.child("fork", kit.path)
     output = child.communicate(timeout=30)[0].split("\n")
     assert "child: this sqlite backend was opened before a fork; open another one in the child" in output

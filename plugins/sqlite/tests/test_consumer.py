@@ -31,7 +31,7 @@ def bodies(received):
 
 
 def test_each_message_is_polled_once_in_order(kit, backend, consumers):
-    """A consumer gets what was published, in order, and then what comes later."""
+    """A consumer gets each published message once, in order, and later messages after them."""
     consumer = consumers()
     assert consumer.poll() == []
     publish(kit, backend, b"1", b"2", b"3")
@@ -53,7 +53,7 @@ def test_what_was_not_acknowledged_comes_again(kit, backend, consumers):
 
 
 def test_an_older_acknowledgement_does_not_go_back(kit, backend, consumers):
-    """Acknowledging is cumulative; an earlier position changes nothing."""
+    """An acknowledgement is cumulative; a later one of an earlier position changes nothing."""
     publish(kit, backend, b"1", b"2", b"3")
     consumer = consumers()
     received = consumer.poll()
@@ -96,7 +96,7 @@ def test_a_silent_consumer_is_replaced_and_cannot_acknowledge(kit, backend, cons
 
 
 def test_a_polling_consumer_keeps_its_place(kit, backend, consumers, clock):
-    """Polling renews the lease, and continues where it was although nothing was acknowledged."""
+    """Polling renews the lease, and continues after the last polled message although nothing was acknowledged."""
     publish(kit, backend, b"1", b"2", b"3")
     first, second = consumers(clock=clock), consumers(clock=clock)
     for expected in (b"1", b"2", b"3"):
@@ -106,7 +106,7 @@ def test_a_polling_consumer_keeps_its_place(kit, backend, consumers, clock):
 
 
 def test_a_killed_consumer_is_replaced(kit, opened, consumers):
-    """What a killed process had polled comes again in another one when the lease has run out."""
+    """Another consumer gets the messages that a killed process had polled, after the lease expired."""
     backend = opened(lease_s=0.5)
     publish(kit, backend, b"1", b"2")
     child = kit.child("consume", kit.path, "created")
@@ -118,7 +118,7 @@ def test_a_killed_consumer_is_replaced(kit, opened, consumers):
 
 
 def test_a_locked_file_is_busy(kit, backend, consumers):
-    """An acknowledgement that cannot be stored within busy_timeout_s raises; later it can."""
+    """An acknowledgement that cannot be stored within busy_timeout_s raises; it is stored after the lock is free."""
     publish(kit, backend, b"1")
     short = SqliteBackend(kit.path, Options(busy_timeout_s=0.1))
     consumer = consumers(source=short)
@@ -130,7 +130,7 @@ def test_a_locked_file_is_busy(kit, backend, consumers):
 
 
 def test_a_closed_consumer_refuses_calls(consumers):
-    """After close only close may be called."""
+    """A closed consumer refuses every call except close."""
     consumer = consumers()
     consumer.close()
     consumer.close()
@@ -140,11 +140,11 @@ def test_a_closed_consumer_refuses_calls(consumers):
 
 
 def test_a_url_is_not_a_file():
-    """A mistaken URL is refused instead of making a file of that name."""
+    """A URL in the place of a path is refused; no file of that name is created."""
     with pytest.raises(UsageError):
         read_topic("sqlite:///broker.db", "created")
 
 
 def test_a_topic_that_was_not_made_is_empty(kit, backend):
-    """Reading it is no mistake, as it may come into being."""
+    """A topic that does not exist reads as empty, as it may be created later."""
     assert read_topic(kit.path, "never made") == []

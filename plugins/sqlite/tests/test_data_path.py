@@ -27,7 +27,7 @@ def test_partitions_do_not_mix(kit, backend):
 
 
 def test_commit_publishes_every_target_with_its_headers(kit, backend):
-    """A target carries the user's key, body and headers, and ours, which name transaction, index and writer."""
+    """A target has the user's key, body and headers, and our headers with transaction, index and writer."""
     half = kit.half(topics=("a", "b"), headers={"text": "x", "raw": b"\xff"})
     kit.append(backend, half)
     (outcome,) = kit.release(backend, kit.end(half))
@@ -66,7 +66,7 @@ def test_discard_stores_the_parked_record_with_its_op(kit, backend):
 
 
 def test_refused_items_do_not_hurt_their_neighbours(kit, opened):
-    """Oversize, an unknown topic and an unknown partition are refused one by one; the rest of the batch is stored."""
+    """A half that is too large, of an unknown topic or partition is refused alone; the rest of the batch is stored."""
     backend = opened(auto_create=False, body_size_max=2_000)
     backend.create_topic("created").result(5)
     good = [kit.half() for _ in range(3)]
@@ -83,14 +83,14 @@ def test_refused_items_do_not_hurt_their_neighbours(kit, opened):
 
 
 def test_a_carried_copy_may_exceed_the_bound_on_halves(kit, opened):
-    """A copy that carries its journal is larger than its half and is stored all the same."""
+    """A copy that carries its journal is stored although it is larger than the bound on halves."""
     backend = opened(body_size_max=2_000)
     (outcome,) = kit.append(backend, kit.half(body=bytes(2_000 + RECORD_OVERHEAD_MAX - 200)))
     assert outcome.status is Status.DURABLE
 
 
 def test_a_release_to_an_unknown_topic_has_no_effect_at_all(kit, opened):
-    """Where one target is refused none is published, all are reported missing and no op is written."""
+    """If one target is refused, none is published, all are reported missing and no op is written."""
     backend = opened(auto_create=False)
     backend.create_topic("known").result(5)
     half = kit.half(topics=("known", "unknown"))
@@ -102,7 +102,7 @@ def test_a_release_to_an_unknown_topic_has_no_effect_at_all(kit, opened):
 
 
 def test_a_topic_made_by_another_process_is_known_at_once(kit, opened):
-    """What another connection has written since the last transaction is seen by the next one."""
+    """A topic that another connection has created since the last transaction is found by the next one."""
     first, second = opened(auto_create=False), opened(auto_create=False)
     assert kit.append(first, kit.half(topics=("late",)))[0].status is Status.REFUSED
     second.create_topic("late").result(5)
@@ -110,7 +110,7 @@ def test_a_topic_made_by_another_process_is_known_at_once(kit, opened):
 
 
 def test_group_settings_never_change(backend):
-    """A group's number of partitions is kept; asking for another one names both."""
+    """A group's number of partitions is kept; the error for a different number names both."""
     assert backend.ensure_group("orders").result(5) == 4
     with pytest.raises(ConfigError, match="4 partitions, not 5"):
         backend.ensure_group("orders", 5).result(5)
@@ -119,7 +119,7 @@ def test_group_settings_never_change(backend):
 
 
 def test_a_full_file_refuses_and_keeps_what_it_has(kit, opened):
-    """When the file may not grow any further halves are refused, and those stored before stay readable."""
+    """When the file may not grow any further, halves are refused; stored halves stay readable."""
     backend = opened(page_count_max=150)
     durable = []
     for _ in range(60):
@@ -159,7 +159,7 @@ def test_a_reader_starts_at_its_position_and_sees_later_records(kit, backend):
 
 
 def test_fetch_returns_single_records_and_leaves_out_what_is_gone(kit, backend):
-    """Single records are read again by position, of this log only."""
+    """Fetch reads single records by position, and leaves out deleted ones and those of other logs."""
     kit.append(backend, *[kit.half() for _ in range(600)], kit.half(partition=1))
     records = kit.log(backend, LogKind.HALF)
     other = kit.log(backend, LogKind.HALF, 1)[0]
@@ -171,7 +171,7 @@ def test_fetch_returns_single_records_and_leaves_out_what_is_gone(kit, backend):
 
 @pytest.mark.parametrize("deleted", [2, 5])
 def test_a_start_that_was_deleted_is_data_loss(kit, backend, deleted):
-    """Where an administrator deleted the record to start at, or the log's first, the first one left is named."""
+    """If the record to start at, or the log's first one, was deleted, the error names the first record left."""
     kit.append(backend, *[kit.half() for _ in range(5)])
     records = kit.log(backend, LogKind.HALF)
     with kit.lock() as connection:
@@ -218,7 +218,7 @@ def test_calls_after_close_raise(kit, backend):
 
 
 def test_close_stores_what_is_queued(kit, opened):
-    """Everything handed over before close is durable after it."""
+    """Every item handed over before close is durable after it."""
     backend = opened()
     batches = [kit.Recorder([kit.half() for _ in range(10)]) for _ in range(50)]
     for batch in batches:

@@ -32,14 +32,14 @@ def test_a_url_names_an_absolute_file(url, path):
 
 
 def test_a_relative_file_is_resolved_once(tmp_path, monkeypatch):
-    """Three slashes begin a path relative to the working directory of the moment."""
+    """Three slashes begin a path relative to the working directory at the time of the call."""
     monkeypatch.chdir(tmp_path)
     assert tmp_path / "broker.db" == parse_path("sqlite:///broker.db")
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/file", "sqlite:///a/"])
 def test_a_url_without_a_file_is_refused(url):
-    """What names no file is a ConfigError that shows how to write it."""
+    """A URL that names no file is a ConfigError that shows how to write one."""
     with pytest.raises(ConfigError, match="sqlite:///relative"):
         parse_path(url)
 
@@ -93,7 +93,7 @@ def test_a_wrong_option_is_named(key, value):
 
 @pytest.mark.parametrize(("synchronous", "promise"), [("FULL", "yes"), ("NORMAL", "no")])
 def test_capabilities_follow_the_options(opened, synchronous, promise):
-    """What an instance promises depends on how it was opened."""
+    """The capabilities of a backend depend on the options that opened it."""
     capabilities = opened(synchronous=synchronous, body_size_max=5_000, busy_timeout_s=2.0).capabilities
     assert (promise, 5_000, 2.5) == (
         capabilities.fsync_before_ack,
@@ -103,7 +103,7 @@ def test_capabilities_follow_the_options(opened, synchronous, promise):
 
 
 def test_the_application_s_own_database_is_refused(kit):
-    """A file with other tables is left alone, its journal mode too, and the reason is given."""
+    """A file with other tables is refused with the reason; its tables and journal mode are not changed."""
     with closing(sqlite3.connect(kit.path)) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER)")
         connection.commit()
@@ -114,7 +114,7 @@ def test_the_application_s_own_database_is_refused(kit):
 
 
 def test_another_layout_is_refused(kit, backend):
-    """A file of a later version is not touched."""
+    """A file of a later version is refused."""
     with closing(sqlite3.connect(kit.path)) as connection:
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(ConfigError, match="layout 99"):
@@ -136,7 +136,7 @@ def test_a_locked_file_can_be_opened(kit, backend):
 
 
 def test_the_harness_offers_what_the_suite_asks_for(kit):
-    """A fresh file with topics of its own, reached by URL as well, and a look at what was published there."""
+    """The harness offers a fresh file, its URL, topics of its own, and reading of the messages published there."""
     harness = SqliteHarness()
     harness.start()
     backend = harness.open()

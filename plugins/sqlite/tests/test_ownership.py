@@ -1,4 +1,4 @@
-"""Partitions shared out among members: evenly, stably, to one living member at a time."""
+"""Partitions are shared among members: evenly, stably, each to one living member at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEASE_MS = 5_000
 
 
 class Member:
-    """A claim and what its owner believes to hold."""
+    """A claim, and the partitions that its owner believes to hold."""
 
     def __init__(self, backend, name):
         self.claim = backend.claim("orders", name)
@@ -44,7 +44,7 @@ class Member:
 
 
 def shared_out(*members):
-    """Poll all members; return their numbers of partitions, none of which two may hold."""
+    """Poll all members; return their numbers of partitions. No two members may hold one partition."""
     held = [set(member.poll()) for member in members]
     assert sum(map(len, held)) == len(set().union(*held)), "two members hold one partition"
     return sorted(map(len, held))
@@ -57,7 +57,7 @@ def test_a_lone_member_gets_everything_at_once(kit, backend):
 
 
 def test_members_share_evenly_and_never_one_partition(kit, opened):
-    """Members that join get their share once it is given up, those that leave pass theirs on at once."""
+    """Joining members get their share after it is given up; leaving members free their partitions at once."""
     first, second, third = (Member(opened(lease_s=1.0), name) for name in "abc")
     kit.until(lambda: shared_out(first, second, third) == [1, 1, 2])
     second.claim.close(1.0).result(10)
@@ -68,7 +68,7 @@ def test_members_share_evenly_and_never_one_partition(kit, opened):
 
 
 def test_a_partition_is_handed_over_only_when_it_was_given_up(kit, opened):
-    """While the old owner drains, the new one waits."""
+    """The new owner gets no partition while the old owner drains."""
     first = Member(opened(lease_s=60), "a")
     kit.until(lambda: shared_out(first) == [4])
     second = Member(opened(lease_s=60), "b")
@@ -85,7 +85,7 @@ def test_a_partition_is_handed_over_only_when_it_was_given_up(kit, opened):
 
 
 def test_a_member_that_does_not_drain_in_time_loses_the_partition(kit, opened, clock):
-    """A member that ignores REVOKING for its drain time gets LOST, and the partition goes to the other."""
+    """A member that ignores REVOKING for its drain time gets LOST, and another member gets the partition."""
     first = Member(opened(clock=clock, lease_s=60), "a")
     kit.until(lambda: shared_out(first) == [4])
     second = Member(opened(clock=clock, lease_s=60), "b")
@@ -99,7 +99,7 @@ def test_a_member_that_does_not_drain_in_time_loses_the_partition(kit, opened, c
 
 
 def beaten(member):
-    """Whether another heartbeat of the member could be started, and is stored."""
+    """Start another heartbeat of the member and return whether it was stored."""
     member.claim.beat()
     return member.claim._step.exception(20) is None
 
@@ -114,7 +114,7 @@ def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
 
 
 def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit, backend):
-    """It refers to the last ASSIGNED that was polled; a later one that was not polled yet is not meant."""
+    """A give_up refers to the last ASSIGNED that was polled; a later one that was not polled yet is kept."""
     claim = Member(backend, "a").claim
     kit.until(lambda: len(claim._held) == 4)
     claim.give_up(0)
@@ -131,7 +131,7 @@ def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit, bac
 
 
 def test_a_member_without_heartbeat_says_lost_itself(kit, opened, clock):
-    """When no heartbeat could be stored for lease_s the member drops everything, and is assigned anew later."""
+    """A member whose heartbeat cannot be stored for lease_s reports LOST for all; later it is assigned anew."""
     member = Member(opened(clock=clock, lease_s=2.0, busy_timeout_s=0.1), "a")
     kit.until(lambda: shared_out(member) == [4])
     with kit.lock():
@@ -142,7 +142,7 @@ def test_a_member_without_heartbeat_says_lost_itself(kit, opened, clock):
 
 
 def test_a_killed_process_is_replaced(kit, opened):
-    """The partitions of a process killed with -9 go to another one when its lease has run out."""
+    """The partitions of a process killed with -9 go to another one after its lease expired."""
     child = kit.child("hold", kit.path, "killed")
     assert child.stdout.readline() == "held\n"
     member = Member(opened(lease_s=0.5), "heir")
@@ -153,13 +153,13 @@ def test_a_killed_process_is_replaced(kit, opened):
 
 
 def test_members_of_one_name_are_two(kit, opened):
-    """A process that starts again under the same name does not inherit a lease that still runs."""
+    """Two members that join under the same name share the partitions like any two members."""
     first, second = (Member(opened(lease_s=1.0), "same") for _ in range(2))
     kit.until(lambda: shared_out(first, second) == [2, 2])
 
 
 def test_closing_the_backend_leaves_the_group(kit, opened):
-    """Other processes take over at once, not when the lease has run out."""
+    """After a backend closes, other processes take over at once, before the lease expires."""
     backend = opened(lease_s=600)
     first = Member(backend, "a")
     kit.until(lambda: shared_out(first) == [4])
@@ -169,7 +169,7 @@ def test_closing_the_backend_leaves_the_group(kit, opened):
 
 
 def test_a_closed_claim_refuses_calls(backend):
-    """After close only close may be called."""
+    """A closed claim refuses every call except close."""
     claim = backend.claim("orders", "a")
     assert claim.close(1.0) is claim.close(1.0)
     claim.close(1.0).result(10)
@@ -192,14 +192,14 @@ def test_checkpoints_are_kept_whole(opened):
 
 
 def test_a_checkpoint_that_cannot_be_stored_says_so(kit, opened):
-    """Without the lock the Future fails."""
+    """The Future of a checkpoint fails with BusyError if the file's lock is not free in time."""
     claim = opened(busy_timeout_s=0.1).claim("orders", "a")
     with kit.lock(), pytest.raises(BusyError):
         claim.checkpoint(1, Checkpoint(None, None)).result(5)
 
 
 def test_a_clock_that_was_set_back_keeps_no_member_alive(kit, backend):
-    """A dead member's heartbeat from the future does not hold its partitions until then."""
+    """A dead member's heartbeat from the future does not keep its partitions until that time."""
     with kit.lock() as connection:
         take_step(connection, "orders", "dead", 1_000_000, LEASE_MS)
         assert len(take_step(connection, "orders", "heir", 500_000, LEASE_MS).leases) == 4
@@ -207,7 +207,7 @@ def test_a_clock_that_was_set_back_keeps_no_member_alive(kit, backend):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_history_of_members_ends_even_and_never_overlaps(kit, backend, seed):
-    """Whatever order members join, step, drain, stall, leave and die in, no living two hold one partition."""
+    """In any order of joins, drains, leaves and deaths no two living members hold one partition; shares end even."""
     chance = random.Random(seed)
     backend.ensure_group("many", 7).result(5)
     now_ms, alive, names = 10_000, {}, iter(range(1_000))

@@ -1,4 +1,4 @@
-"""What the store itself enforces: one end per transaction, one owner per partition."""
+"""The rules that the store itself enforces: one end per transaction, one owner per partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMIT, ROLLBACK, DISCARD = OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD
     ],
 )
 def test_the_first_end_of_a_transaction_holds(kit, backend, first, second, is_stored, is_one_batch):
-    """A final op ends every generation, a DISCARD those up to its own; the second end gets the first one's decision."""
+    """A final op ends all generations, a DISCARD those up to its own; the second end gets the first one's decision."""
     half = kit.half()
     ends = [kit.end(half, kind, generation=generation) for kind, generation in (first, second)]
     outcomes = kit.release(backend, *ends) if is_one_batch else [kit.release(backend, end)[0] for end in ends]
@@ -72,7 +72,7 @@ def test_groups_do_not_share_transaction_ids(kit, backend):
 
 
 def test_a_superseded_claim_writes_nothing(kit, opened):
-    """From the newer CLAIM on, in this or another process, whatever carries the older token is FENCED."""
+    """After a newer CLAIM, of any process, each release and mark with the older token is FENCED."""
     old, new = opened(), opened()
     half = kit.half()
     old_claim, new_claim = old.claim("orders", "old"), new.claim("orders", "new")
@@ -89,7 +89,7 @@ def test_a_superseded_claim_writes_nothing(kit, opened):
 
 
 def test_a_claim_owns_its_own_partition_only(kit, backend):
-    """The token of one partition's CLAIM says nothing about another partition."""
+    """The token of one partition's CLAIM is FENCED in another partition."""
     claim = backend.claim("orders", "checker")
     kit.mark(backend, OpKind.CLAIM, b"one", partition=1, claim=claim)
     outcomes = kit.release(
@@ -102,7 +102,7 @@ def test_a_claim_owns_its_own_partition_only(kit, backend):
 
 
 def test_producers_are_not_fenced(kit, backend):
-    """Without a claim no token is asked for: a producer ends its transaction whichever member owns the partition."""
+    """A producer needs no token: it ends its transaction whichever member owns the partition."""
     kit.mark(backend, OpKind.CLAIM, b"owner")
     (outcome,) = kit.release(backend, kit.end(kit.half()))
     assert outcome.status is Status.DURABLE
@@ -119,7 +119,7 @@ def test_a_mark_comes_after_the_releases_before_it(kit, backend):
 
 
 def test_repeated_parts_of_a_release_are_published_again(kit, backend):
-    """Targets that are released without an op are not unique: their id is what consumers drop duplicates by."""
+    """Targets released twice without an op are published twice with the same id, by which consumers drop duplicates."""
     half = kit.half()
     relay = Resolution(half, None, (0,), b"", "relay")
     kit.release(backend, relay, relay)

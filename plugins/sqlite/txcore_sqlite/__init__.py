@@ -31,7 +31,7 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
 
 @hookimpl
 def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Examination[Any] | None:
-    """Return the checks of the file that a `sqlite:///` URL names, which is not made; None for another scheme."""
+    """Return the checks of the file that a `sqlite:///` URL names, without creating it; None for another scheme."""
     path = parse_path(url)
     if path is None:
         return None
@@ -41,7 +41,7 @@ def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Exa
 
 
 def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return what a group consists of on the broker; 0 partitions for the URL's own number."""
+    """Return the tables that hold a group in the file; *partition_count* makes no difference."""
     from txcore_sqlite import describing  # noqa: PLC0415 - only `txcore topics` needs it
 
     return describing.describe_group(url, group, partition_count)

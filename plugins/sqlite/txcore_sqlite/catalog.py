@@ -1,6 +1,6 @@
-"""What the writer remembers of the file between transactions: groups, partition owners, topics, the next position.
+"""The writer's memory of the file between transactions: groups, partition owners, topics, the next position.
 
-The memory is valid while no other connection has written (SQLite's `data_version`); what another one may have changed
+The memory is valid while no other connection has written (SQLite's `data_version`). After another one has written, it
 is read again at the start of a transaction. Used by the writer's thread only.
 """
 
@@ -25,7 +25,7 @@ class Partition:
 class Catalog:
     """Groups, partitions, topics and the counter of positions, as of the open transaction.
 
-    After a rollback it is wrong and must be replaced by a new one.
+    After a rollback a catalog is wrong and must be replaced by a new one.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Catalog:
             self._stored_next = self.next
 
     def begin_log(self, connection: sqlite3.Connection, partition: Partition, kind: LogKind) -> None:
-        """Note that a log's first record is at the next position."""
+        """Store that a log's first record is at the next position."""
         partition.begun.add(kind.value)
         connection.execute(
             "INSERT INTO log (group_id, partition, kind, first) VALUES (?, ?, ?, ?)",

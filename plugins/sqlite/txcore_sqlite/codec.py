@@ -1,4 +1,4 @@
-"""Between SQLite's words and ours: errors of the driver, and headers of a target as one column."""
+"""Conversions between SQLite and txcore: errors of the driver, and headers of a target as one column."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def decode_headers(blob: bytes) -> Mapping[str, str | bytes]:
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code, without the details of the extended one; -1 where it has none."""
+    """Return SQLite's primary result code, without the details of the extended one; -1 if the error has none."""
     code = getattr(error, "sqlite_errorcode", None)
     return -1 if code is None else int(code) & 0xFF
 

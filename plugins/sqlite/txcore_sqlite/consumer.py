@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as its consumers get it; `headers` hold the user's and `txcore-id`, `txcore-group`, `txcore-by`."""
+    """A message as its consumers get it; `headers` has the user's headers, `txcore-id`, `-group` and `-by`."""
 
     position: Position
     topic: str
@@ -40,7 +40,7 @@ class Received:
 
 
 class SqliteConsumer:
-    """Reads one topic on behalf of a consumer group. One thread at a time; any number of processes.
+    """The reader of one topic for a consumer group. One thread may use it at a time; any number of processes may read.
 
     Of the consumers of one topic and group a single one is active and receives everything, in order; the others
     receive nothing and take over when it closes, or after it has not polled for `lease_s`. Groups are independent.
@@ -48,7 +48,7 @@ class SqliteConsumer:
 
     Args:
         source: The file, or a backend that uses it (its options and clock are used too).
-        topic: May come into being later.
+        topic: The topic to read; it may be created later.
         options: Options for a file; a backend brings its own.
 
     Raises:
@@ -77,7 +77,7 @@ class SqliteConsumer:
         self._is_closed = False
 
     def poll(self, count_max: int = 100) -> list[Received]:
-        """Return at most *count_max* messages after those polled before, at once; empty when there are none.
+        """Return at once at most *count_max* messages after those polled before; the list is empty if there are none.
 
         The first poll of an active consumer starts after the last acknowledged message of its group.
 
@@ -98,9 +98,9 @@ class SqliteConsumer:
         return received
 
     def ack(self, position: Position) -> bool:
-        """Store that everything up to *position*, inclusive, is done; returns False when another consumer took over.
+        """Store that all messages up to *position*, inclusive, are done; return False if another consumer took over.
 
-        Then nothing is stored, and the other one receives the messages again. Durable when it returns True.
+        After False nothing is stored, and the other consumer receives the messages again. After True it is durable.
 
         Raises:
             BusyError: other processes held the file's lock for `busy_timeout_s`.
@@ -123,7 +123,7 @@ class SqliteConsumer:
             self._store.close()
 
     def _renew(self, connection: sqlite3.Connection) -> int | None:
-        """Take or keep the lease; returns the next position, or None when another consumer holds it."""
+        """Take or keep the lease; return the next position, or None if another consumer holds the lease."""
         now_ms = self._clock.wall_ms()
         key = (self.topic, self.group)
         connection.execute("INSERT INTO consumer (topic, consumer_group) VALUES (?, ?) ON CONFLICT DO NOTHING", key)

@@ -1,4 +1,4 @@
-"""What a group has in the file: rows of a few tables."""
+"""The parts of a group in the file: rows of a few tables."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ _TABLES = (
 
 
 def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:  # noqa: ARG001
-    """Return what a group consists of; `ensure_group` makes all of it."""
+    """Return the tables that hold a group's rows; the backend creates them with the file."""
     return [BrokerObject("table", name, "", purpose) for name, purpose in _TABLES]

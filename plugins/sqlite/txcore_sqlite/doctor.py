@@ -1,4 +1,4 @@
-"""`txcore doctor` on a broker file: what can be seen of it from outside, without making or changing it.
+"""`txcore doctor` on a broker file: checks from outside, which neither create nor change the file.
 
 Source: SQLite documentation, "Write-Ahead Logging" (no network file system; a long reader keeps the log from being
 reset), PRAGMA synchronous, PRAGMA quick_check.
@@ -34,7 +34,7 @@ from txcore_sqlite.options import Options, parse_options
 from txcore_sqlite.store import APPLICATION_ID, JOURNAL_BYTES_MAX, SCHEMA_VERSION
 
 VERSION_OLDEST: Final = "3.35"
-"""The first with RETURNING, which the backend uses."""
+"""The oldest version of SQLite with RETURNING, which the backend uses."""
 NETWORK_TYPES: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "glusterfs", "afs"}
 )
@@ -47,7 +47,7 @@ CHECKED_BYTES_MAX: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class SqliteSubject:
-    """One broker file; opened for each question, never made."""
+    """One broker file; opened for each question, never created."""
 
     path: Path
     options: Options
@@ -67,7 +67,7 @@ class SqliteSubject:
             raise UntoldError(f"SQLite: {error}") from error
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file without making it."""
+        """Open the file without creating it."""
         timeout_s = self.options.busy_timeout_s
         return sqlite3.connect(f"{self.path.as_uri()}?mode=rw", uri=True, timeout=timeout_s, isolation_level=None)
 

@@ -1,4 +1,4 @@
-"""What a SQLite file promises, said for `docs/guarantees.md`."""
+"""The guarantees of a SQLite file, for `docs/guarantees.md`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH_COUNT_MAX: Final = 1_000
 
 
 def capabilities_of(options: Options) -> Capabilities:
-    """Return what a file opened with *options* promises."""
+    """Return the capabilities of a file opened with *options*."""
     return Capabilities(
         atomic_release=True,
         resolution_is_unique=True,

@@ -1,7 +1,7 @@
-"""One transaction in the making: what halves, releases and marks turn into rows, and how each item will end.
+"""One open transaction: the rows of halves, releases and marks, and the outcome of each item.
 
-Every item is judged before its rows are added, so that a refused one leaves no rows and harms no neighbour.
-Rows gather in memory and are inserted together, just before COMMIT.
+Every item is checked before its rows are added, so that a refused item leaves no rows and does not affect the others.
+Rows are collected in memory and inserted together, just before COMMIT.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Ledger:
         catalog.refresh(connection)
 
     def append_halves(self, halves: Sequence[HalfRecord]) -> list[Outcome]:
-        """Add halves and return how each will end once the transaction is committed."""
+        """Add halves and return the outcome that each has after the transaction is committed."""
         outcomes = []
         catalog, rows, durable, now_ms = self.catalog, self._halves, self._durable, self.now_ms
         topics, partitions = catalog.topics, catalog.partitions
@@ -88,7 +88,7 @@ class Ledger:
         return outcomes
 
     def release(self, resolutions: Sequence[Resolution], *, fenced: bool) -> list[Outcome]:
-        """Add targets, parked records and ops; *fenced* when a checker's claim came with them."""
+        """Add targets, parked records and ops; *fenced* if a checker sent them under its claim."""
         self._look_up(
             resolution.op.transaction_id
             for resolution in resolutions
@@ -158,7 +158,7 @@ class Ledger:
         if unknown:
             error = self._create_topics(unknown)
             if error is not None:
-                # All of them: an atomic release that is refused published none.
+                # All targets are missing: an atomic release that is refused published none.
                 return Outcome(Status.REFUSED, error, missing=tuple(resolution.targets))
         group, identity, now_ms, position = half.group, half.transaction_id, self.now_ms, self.catalog.next
         rows: _Rows = []
@@ -179,7 +179,7 @@ class Ledger:
         catalog.next += 1
 
     def _look_up(self, identities: Iterable[bytes]) -> None:
-        """Read what is resolved already of *identities*, many per statement."""
+        """Read the stored ends of the transactions *identities*, many with one statement."""
         wanted = [identity for identity in identities if identity not in self._looked_up]
         self._looked_up.update(wanted)
         for begin in range(0, len(wanted), LOOKUP_IDS_MAX):
@@ -192,7 +192,7 @@ class Ledger:
                 self._resolved.setdefault((identity, group_id), []).append((generation, kind))
 
     def _holder(self, op: Op, group_id: int) -> int:
-        """Return the kind that holds the op's place, or 0: any final op, or a DISCARD of its generation or later."""
+        """Return the kind of the end that excludes *op*, or 0: a final op, or a DISCARD of its generation or later."""
         assert op.transaction_id in self._looked_up
         holder = 0
         for generation, kind in self._resolved.get((op.transaction_id, group_id), ()):
@@ -203,7 +203,7 @@ class Ledger:
         return holder
 
     def _resolve(self, op: Op, group_id: int) -> None:
-        kind = int(op.kind)  # an enum member would take SQLite's slow way through its adapters
+        kind = int(op.kind)  # SQLite passes an enum member through its adapters, which is slow
         self._resolved.setdefault((op.transaction_id, group_id), []).append((op.generation, kind))
         self._new_resolved += (op.transaction_id, group_id, op.generation, kind)
 

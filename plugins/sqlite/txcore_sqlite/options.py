@@ -29,8 +29,8 @@ class Options:
         partitions: Partitions of a group that is created without a number; 1 to 256.
         busy_timeout_s: How long a transaction waits for other processes' write lock before it is refused; 0.05 to 60.
         body_size_max: Largest encoded half, in bytes; 1 KiB to 512 MiB.
-        queue_max: Most items that wait in this process; beyond, new ones are refused.
-        lease_s: A member of a group that was silent for so long has lost its partitions; 0.2 to 600.
+        queue_max: Most items that wait in this process; above that, new ones are refused.
+        lease_s: A member of a group that is silent for so long loses its partitions; 0.2 to 600.
         page_count_max: Most pages (of 4 KiB) the file may have; 0 for no bound but the disk.
     """
 
@@ -65,7 +65,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
 
 
 def parse_path(url: str) -> Path | None:
-    """Return the absolute path of the file that *url* names, or None when its scheme is another's.
+    """Return the absolute path of the file that *url* names, or None if it has another scheme.
 
     `sqlite:///broker.db` is relative to the working directory, `sqlite:////var/broker.db` is absolute; a `?` or `#`
     in the name is written percent-encoded.

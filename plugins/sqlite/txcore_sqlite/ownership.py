@@ -1,8 +1,9 @@
-"""Which checker owns which partition: member rows with heartbeats, and lease rows that members take and give back.
+"""The owners of partitions: member rows with heartbeats, and lease rows that members take and give back.
 
-Every member runs the same step in a transaction of its own: it heartbeats, frees what silent members held, asks itself
-to give up what is above its share, and takes free partitions up to it. No member ever takes what another living one
-holds. Times are the wall clock of the machine, which all processes at the file share.
+Every member runs the same step in a transaction of its own. It stores its heartbeat, frees the partitions of silent
+members, asks itself to give up partitions above its share, and takes free partitions up to its share. No member ever
+takes a partition that another living member holds. Times are the wall clock of the machine, which all processes at the
+file share.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BEATS_PER_LEASE: Final = 5
 
 
 class Submit(Protocol):
-    """Runs a function in one of the writer's transactions, with its wall clock in milliseconds."""
+    """A function that runs *call* in one of the writer's transactions, with its wall clock in milliseconds."""
 
     def __call__(self, call: Callable[[sqlite3.Connection, int], Any], /) -> Future[Any]:
         """Return the result's Future, or raise ClosedError."""
@@ -31,9 +32,9 @@ class Submit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a member holds, and when its heartbeat was stored.
+    """The partitions that a member holds, and the time of its stored heartbeat.
 
-    `leases` maps each partition to the time at which it is taken away, or None while no member asks for it.
+    `leases` maps each partition to the time at which it is taken away, or None while the member may keep it.
     """
 
     beat_ms: int
@@ -43,8 +44,8 @@ class Standing:
 class SqliteClaim:
     """Membership in a group; implements `Claim`. The backend's own thread keeps its heartbeat.
 
-    A member whose heartbeat could not be stored for `lease_s` learns LOST from its next poll, at the latest when
-    another member takes its partitions.
+    If the heartbeat could not be stored for `lease_s`, the next poll returns LOST for all partitions; only then may
+    another member take them.
     """
 
     def __init__(self, keeper: Keeper, group: str, member: str) -> None:
@@ -52,9 +53,9 @@ class SqliteClaim:
         self.member = member
         self._keeper = keeper
         self._lock = threading.Lock()
-        self._held: dict[int, int | None] = {}  # partition -> when it is taken away, once REVOKING was said
-        self._assigned: set[int] = set()  # ASSIGNED was returned and is not over yet
-        self._given: set[int] = set()  # given up here, perhaps not in the file yet
+        self._held: dict[int, int | None] = {}  # partition -> when it is taken away, after REVOKING was enqueued
+        self._assigned: set[int] = set()  # partitions whose ASSIGNED was returned and is not over yet
+        self._given: set[int] = set()  # partitions given up here, perhaps not in the file yet
         self._events: list[ClaimEvent] = []
         self._beat_ms: int | None = None
         self._closing: Future[None] | None = None
@@ -65,7 +66,7 @@ class SqliteClaim:
         self._require_open()
         now_ms = self._keeper.now_ms()
         with self._lock:
-            # What is over here is over before anyone else takes it, as all measure by the same clock.
+            # A lease ends here before another member takes the partition, as all members use the same clock.
             is_silent = self._beat_ms is not None and abs(now_ms - self._beat_ms) >= self._keeper.lease_ms
             self._lose(
                 [
@@ -93,7 +94,7 @@ class SqliteClaim:
         return self._keeper.submit(lambda connection, _: _store_checkpoint(connection, group, partition, checkpoint))
 
     def give_up(self, partition: int) -> None:
-        """See `Claim.give_up`; the others take it within a heartbeat."""
+        """See `Claim.give_up`; another member can take the partition within a heartbeat."""
         self._require_open()
         with self._lock:
             if partition not in self._assigned:
@@ -137,7 +138,7 @@ class SqliteClaim:
 
     def _stepped(self, step: Future[Standing]) -> None:
         if step.exception() is not None:
-            return  # not stored; the next beat tries again, and poll says LOST when the lease has run out
+            return  # not stored; the next beat tries again, and poll returns LOST after the lease expired
         holding = step.result()
         with self._lock:
             if self._closing is not None:
@@ -192,7 +193,7 @@ class Keeper:
         self._is_closed = False
 
     def now_ms(self) -> int:
-        """Return the wall clock that leases are measured by."""
+        """Return the wall clock that all leases use, in milliseconds."""
         return self._clock.wall_ms()
 
     def join(self, group: str, member: str) -> SqliteClaim:
@@ -240,7 +241,7 @@ class Keeper:
 
 
 def take_step(connection: sqlite3.Connection, group: str, member: str, now_ms: int, lease_ms: int) -> Standing:
-    """Heartbeat, and change the leases by the rules of this module; returns what *member* holds now."""
+    """Store a heartbeat, and change the leases by the rules of this module; return the leases of *member*."""
     row = connection.execute("SELECT group_id, partitions FROM producer_group WHERE name = ?", (group,)).fetchone()
     if row is None:
         return Standing(now_ms, {})
@@ -251,7 +252,7 @@ def take_step(connection: sqlite3.Connection, group: str, member: str, now_ms: i
         "ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
         (group_id, member, now_ms),
     )
-    # A heartbeat from far ahead is as good as none: the clock was set back since.
+    # A heartbeat in the far future counts as none: the clock was set back since.
     connection.execute("DELETE FROM member WHERE group_id = ? AND abs(? - seen_ms) >= ?", (group_id, now_ms, lease_ms))
     connection.execute(
         "UPDATE partition SET member = NULL, revoke_ms = NULL WHERE group_id = ?1 AND member IS NOT NULL AND "
@@ -287,7 +288,7 @@ def _partitions(connection: sqlite3.Connection, group_id: int, member: str) -> t
 
 
 def _share(connection: sqlite3.Connection, group_id: int, member: str, partition_count: int) -> int:
-    """Return how many partitions fall to *member*; the members that hold most keep the odd ones, so that few move."""
+    """Return the number of partitions for *member*; members that hold most get the odd ones, so that few move."""
     ranked = connection.execute(
         "SELECT member FROM member WHERE group_id = ?1 ORDER BY (SELECT count(*) FROM partition WHERE group_id = ?1 "
         "AND partition.member = member.member AND revoke_ms IS NULL) DESC, joined",

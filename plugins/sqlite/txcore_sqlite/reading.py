@@ -25,9 +25,9 @@ _LAST: Final = {kind: select + "ORDER BY position DESC LIMIT 1" for kind, select
 class SqliteReader:
     """A reader of one log; implements `Reader`. Holds no connection between calls; one thread at a time.
 
-    Records appear in the order of their positions and never before their transaction is committed, so what was read
-    up to a position is all there will ever be up to it. Records that an administrator deleted are noticed at the
-    start of reading only.
+    Records appear in the order of their positions and never before their transaction is committed. So no record will
+    ever appear before a position that was read. The reader notices records that an administrator deleted only when
+    reading starts.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SqliteReader:
         if rows:
             self._next = rows[-1][0] + 1
         if len(rows) < count_max:
-            self._next = max(self._next, self._end)  # What came before that end was committed before this read.
+            self._next = max(self._next, self._end)  # All records before that end were committed before this read.
         return [LogRecord(*row) for row in rows]
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:

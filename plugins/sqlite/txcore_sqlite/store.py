@@ -1,7 +1,7 @@
 """The file: its tables, how connections to it are opened, and rows written many at a time.
 
-Positions of all logs and topics come from one counter, so they also say in which order a file's records were
-written. No row of a log is ever changed or deleted by this package.
+Positions of all logs and topics come from one counter, so they also give the order in which a file's records were
+written. This package never changes or deletes a row of a log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txcore_sqlite.options import Options
 APPLICATION_ID: Final = 0x74786331  # "txc1"
 SCHEMA_VERSION: Final = 1
 BUSY_ATTEMPT_MS: Final = 50
-"""Length of one attempt at a lock, in milliseconds: `close` waits no longer than that for a thread at the lock."""
+"""Length of one attempt at a lock, in milliseconds; `close` waits at most so long for a thread that wants the lock."""
 SWITCH_ATTEMPTS_MAX: Final = 200
 IDLE_READERS_MAX: Final = 4
 CHECKPOINT_PAGES: Final = 4_000
@@ -132,7 +132,7 @@ class Store:
                 self._take_back(connection, usable=usable)
 
     def close(self) -> None:
-        """Close the idle connections; those on loan follow when they come back. Idempotent."""
+        """Close the idle connections; lent connections are closed when they are returned. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -147,7 +147,7 @@ class Store:
         connection.close()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Check that the file is ours, or make it so; takes the write lock only to make it."""
+        """Check that the file is ours, or create our tables in an empty one; only this takes the write lock."""
         try:
             is_ours = self._is_ours(connection)  # before anything is changed in another application's file
             mode = _retry(connection, "PRAGMA journal_mode = WAL")
@@ -189,10 +189,10 @@ class Store:
 
 
 class RowWriter:
-    """Inserts rows of one table: up to 32 with one statement, more with as few as powers of two up to 1,024 allow.
+    """The INSERT statements of one table: of 1 to 32 rows, and of 64 to 1,024 rows by powers of two.
 
-    A statement gives up the interpreter lock once, whatever its number of rows; with one row each, a busy thread
-    beside the writer makes every row wait for its turn (measured: a fifth of the rate).
+    A statement gives up the interpreter lock once, whatever its number of rows. With one row for each statement, a busy
+    thread beside the writer makes every row wait for the lock (measured: a fifth of the rate).
     """
 
     _SIZES: Final = (*(1 << power for power in range(10, 5, -1)), *range(32, 0, -1))
@@ -216,9 +216,9 @@ class RowWriter:
 
 
 def _retry(connection: sqlite3.Connection, statement: str) -> Any:
-    """Execute *statement* until no other process is in its way.
+    """Execute *statement*, again while another process holds the lock.
 
-    Two processes that both switch a new file to WAL make one fail at once, past SQLite's own waiting.
+    If two processes switch a new file to WAL, one of them fails at once, without SQLite's own waiting.
     """
     pause = threading.Event()
     for _ in range(SWITCH_ATTEMPTS_MAX):

@@ -1,4 +1,4 @@
-"""The conformance harness: a fresh file, its topics, and a look at what its consumers would see."""
+"""The conformance harness: a fresh file, its topics, and their messages as consumers would see them."""
 
 from __future__ import annotations
 

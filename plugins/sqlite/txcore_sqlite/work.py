@@ -1,4 +1,4 @@
-"""What waits in the writer's queue: halves, releases, marks and calls, each able to end in every way."""
+"""The entries of the writer's queue: halves, releases, marks and calls, each with all its possible outcomes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from txcore_sqlite.ledger import Ledger
 class Work(Protocol):
     """One entry of the queue. After `apply`, or without it, exactly one of `done` and `fail` is called."""
 
-    deadline_s: float  #: reading of the clock past which it no longer waits for the lock
+    deadline_s: float  #: time of the clock after which the entry no longer waits for the lock
 
     @property
     def size(self) -> int:
-        """How many items it holds; at least 1."""
+        """Return the number of items in this entry; at least 1."""
 
     def apply(self, ledger: Ledger) -> None:
         """Add its rows to the open transaction; may be called again after a rollback."""
@@ -34,7 +34,7 @@ class Work(Protocol):
 
 
 class _BatchWork:
-    """A batch; what was refused for a reason of its own keeps that reason when the whole transaction fails."""
+    """A batch; an item that was refused for its own reason keeps that reason when the whole transaction fails."""
 
     __slots__ = ("_batch", "_outcomes", "deadline_s", "size")
 
@@ -88,7 +88,7 @@ class ReleaseWork(_BatchWork):
         self._outcomes = ledger.release(self._resolutions, fenced=self._fenced)
 
     def fail(self, status: Status, error: TxcoreError) -> None:
-        """See `Work`. An unknown release may lack any target; of one that was never tried no target refused."""
+        """See `Work`. All targets of an unknown release are reported missing; none of one that was not stored."""
         own = self._outcomes
         is_unknown = status is Status.UNKNOWN
         for index, resolution in enumerate(self._resolutions):
@@ -134,8 +134,8 @@ class MarkWork:
 class CallWork:
     """A function that reads and writes tables in the transaction; its result or error goes to the Future.
 
-    `call` receives the connection and the transaction's wall clock in milliseconds. What it wrote before it raised is
-    undone; its neighbours are not hurt.
+    `call` receives the connection and the transaction's wall clock in milliseconds. If it raises an error of txcore,
+    its changes are undone; the transaction's other entries are not affected.
     """
 
     call: Callable[[sqlite3.Connection, int], Any]

@@ -1,7 +1,7 @@
-"""The writer: one thread with its own connection that commits whatever has queued up as one transaction.
+"""The writer: one thread with its own connection that commits all queued work as one transaction.
 
-A lone caller pays for one transaction and nothing else; callers that come while it runs share the next one. Callers
-that shared one come back together, though not at once: the next one waits for them as long as they keep coming.
+A single caller pays for one transaction and nothing else; callers that come while it runs share the next one. Callers
+that shared a transaction return at nearly the same time, so the next transaction waits for them while they keep coming.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txcore_sqlite.work import Work
 TRANSACTION_ITEMS_MAX: Final = 4_000
 """Items after which a transaction accepts no further work; bounds memory and how long others wait for the lock."""
 COMPANY_S: Final = 0.0003
-"""Wait, in seconds, of a transaction smaller than the one before for the next caller to come back."""
+"""Longest wait, in seconds, for the next caller to return, while a transaction is smaller than the one before."""
 
 _LOG: Final = logging.getLogger("txcore.sqlite")
 
@@ -32,19 +32,19 @@ _LOG: Final = logging.getLogger("txcore.sqlite")
 class Writer:
     """Queue and thread. `submit` and `close` are thread safe; the thread starts with the first work.
 
-    Every work ends, by its deadline plus the time of one transaction: committed, certainly not stored, or unknown.
+    Every entry ends by its deadline plus the time of one transaction: committed, certainly not stored, or unknown.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        # A SimpleQueue's `get` waits for ever where its timeout is over before it begins to wait (CPython 3.11).
+        # A SimpleQueue's `get` waits for ever if its timeout is over before it begins to wait (CPython 3.11).
         self._queue: queue.Queue[Work | None] = queue.Queue()
         self._lock = threading.Lock()
         self._waiting = 0  # items in the queue and in flight
         self._flight: list[Work] = []
         self._carry: list[Work] = []  # taken from the queue, not in a transaction yet
-        self._singly = 0  # so many of them get a transaction of their own
+        self._singly = 0  # number of entries of `_carry` that get a transaction of their own
         self._last_size = 0
         self._is_last = False
         self._thread: threading.Thread | None = None
@@ -74,7 +74,7 @@ class Writer:
             work.fail(Status.REFUSED, BusyError(f"{queue_max} items (queue_max) wait for the file already; slow down"))
 
     def close(self, timeout_s: float) -> None:
-        """Commit what is queued, then stop; after *timeout_s* seconds fail what is left. Blocks; call it once."""
+        """Commit all queued work, then stop; after *timeout_s* seconds fail the rest. Blocks; call it once."""
         with self._lock:
             self._closing = True
             self._queue.put(None)
@@ -109,7 +109,7 @@ class Writer:
             self._connection.close()
 
     def _gather(self) -> list[Work]:
-        """Return what the next transaction takes, waiting only if there is nothing at all; nothing means the end."""
+        """Return the entries of the next transaction, waiting for the first one; an empty list means the end."""
         with self._lock:
             group, self._carry = self._carry, []
             if self._singly and group:
@@ -136,7 +136,7 @@ class Writer:
         return group
 
     def _commit_group(self, group: list[Work]) -> None:
-        """Commit *group* in one transaction and settle it, or what of it may not wait any longer."""
+        """Commit *group* in one transaction and settle it; without the lock, settle the entries that must end now."""
         with self._lock:
             self._flight = group
             is_abandoned = self._abandoned
@@ -170,7 +170,7 @@ class Writer:
         return self._connection
 
     def _not_begun(self, group: list[Work], error: sqlite3.Error) -> None:
-        """Refuse what has waited long enough, as nothing is stored without a BEGIN; the rest tries again."""
+        """Refuse entries after their deadline, as nothing is stored without a BEGIN; the other ones wait again."""
         now_s = self._clock.elapsed_s()
         early = [work for work in group if is_busy(error) and work.deadline_s > now_s]
         if 0 < len(early) < len(group):
@@ -209,7 +209,7 @@ class Writer:
             connection.close()
 
     def _rolled_back(self, group: list[Work], error: Exception) -> None:
-        """Give each work a transaction of its own, so that one does not spoil the others; refuse a lone one."""
+        """Give each entry a transaction of its own, so that one cannot make the others fail; refuse a single entry."""
         if len(group) > 1:
             with self._lock:
                 if not self._abandoned:
@@ -225,7 +225,7 @@ class Writer:
         self._settle(Status.REFUSED, wrapped)
 
     def _settle(self, status: Status | None, error: TxcoreError | None) -> None:
-        """End what is in flight, unless `close` gave up on it and has done so."""
+        """End the entries in flight, unless `close` has ended them already."""
         with self._lock:
             flight, self._flight = self._flight, []
             self._waiting -= sum(work.size for work in flight)
