@@ -13,7 +13,7 @@ from txcore.records import ClaimEventKind, LogKind
 
 
 def hold(url, group, member):
-    """Join the group, and say each change of ownership on a line of its own, until killed."""
+    """Join the group, and print each change of ownership on a line of its own, until killed."""
     backend = txcore.connect(url)
     backend.ensure_group(group).result(20)
     claim = backend.claim(group, member)
@@ -26,7 +26,7 @@ def hold(url, group, member):
 
 
 def fork(url, group, _):
-    """Use a backend, fork, and let the child try the parent's, drop it, use its own, and end."""
+    """Use a backend and fork; the child tries the parent's backend, drops it, uses its own, and ends."""
     backend = txcore.connect(url)
     backend.ensure_group(group, 2).result(20)
     producer = txcore.TransactionProducer(backend, group)
@@ -35,8 +35,8 @@ def fork(url, group, _):
     claim = backend.claim(group, "parent")
     while not any(event.kind is ClaimEventKind.ASSIGNED for event in claim.poll()):
         time.sleep(0.01)
-    # Connected by now. A thread that looks up an address meanwhile would leave glibc's lock on that taken in the child
-    # (getaddrinfo's list of interfaces), in which no client then gets any further.
+    # All clients are connected now. A thread that looks up an address during the fork would leave a lock of glibc taken
+    # in the child (getaddrinfo's list of interfaces), so that no client could connect there.
     pid = os.fork()
     if pid == 0:
         try:

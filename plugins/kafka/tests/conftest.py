@@ -1,4 +1,4 @@
-"""What the tests of this folder share: brokers, groups on them, topics with settings, other processes."""
+"""The shared parts of this folder's tests: brokers, groups on them, topics with settings, other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHILD_TIME_MAX_S = 120
 
 
 def started(make):
-    """Return what *make* starts; a broker that cannot be had is a skip, or a failure where it is required."""
+    """Return the server that *make* starts; skip if the broker is unavailable, or fail if it is required."""
     try:
         return make()
     except brokers.ServerUnavailableError as error:
@@ -34,7 +34,7 @@ def started(make):
 
 
 class KafkaKit(Kit):
-    """The conformance kit and what only Kafka has."""
+    """The conformance kit with additions for Kafka."""
 
     def __init__(self, harness):
         super().__init__(harness)
@@ -57,7 +57,7 @@ class KafkaKit(Kit):
         return f"{base}?" + "&".join(f"{key}={value}" for key, value in (known | options).items())
 
     def connect(self, *, proxied=False, partition_count=2, **options):
-        """Return a connection with *options*, its group in place; closed at the end."""
+        """Return a connection with *options* after creating its group; it is closed at the end."""
         backend = self.harness.open(self.address(proxied=proxied, **options))
         self.opened.append(backend)
         if partition_count:
@@ -65,7 +65,7 @@ class KafkaKit(Kit):
         return backend
 
     def make_topic(self, name="", partition_count=1, **settings):
-        """Make a topic with the plain client; settings by Kafka's names, underscores for dots."""
+        """Create a topic with the plain client; settings have Kafka's names, with underscores for dots."""
         name = name or f"own-{secrets.token_hex(4)}"
         config = {key.replace("_", "."): str(value) for key, value in settings.items()}
         self.harness._create(NewTopic(name, num_partitions=partition_count, config=config))
@@ -138,7 +138,7 @@ def harness():
 
 @pytest.fixture(scope="session")
 def private(harness):
-    """A broker of the tests' own, which may be killed."""
+    """A broker of these tests only, which may be killed."""
     made = started(harness.private)
     yield made
     made.stop()
@@ -161,7 +161,7 @@ def kit(harness):
 
 @pytest.fixture
 def hurt(private):
-    """A group on the broker that may be killed; it runs again afterwards."""
+    """A group on the broker that may be killed; the broker runs again afterwards."""
     made = KafkaKit(private)
     yield made
     private.broker.resume()

@@ -1,4 +1,4 @@
-"""The plain consumer of the demo: shares, acknowledgements, takeover."""
+"""The plain consumer of the demo: its share of partitions, acknowledgements, takeover."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txcore.errors import ClosedError, ConfigError
 
 @pytest.fixture
 def consuming(kit):
-    """Opens consumers of one new topic and closes them."""
+    """Open consumers of one new topic, and close them at the end of the test."""
     opened = []
     topic, group = f"consumed-{secrets.token_hex(4)}", f"group-{secrets.token_hex(4)}"
 
@@ -26,7 +26,7 @@ def consuming(kit):
 
 
 def gathered(kit, count, *consumers):
-    """Poll until *count* messages came; returns them."""
+    """Poll until *count* messages have arrived; return them."""
     found = []
 
     def has_all():
@@ -46,7 +46,7 @@ def publish(kit, topic, count):
 
 
 def test_a_new_group_begins_with_the_first_message(kit, consuming):
-    """The topic was made, and everything in it comes with key and headers, at ascending positions."""
+    """Opening a consumer creates the topic; a new group reads it from the start, with keys, headers and positions."""
     consumer = consuming()
     publish(kit, consumer.topic, 10)
     received = gathered(kit, 10, consumer)
@@ -56,7 +56,7 @@ def test_a_new_group_begins_with_the_first_message(kit, consuming):
 
 
 def test_a_successor_continues_after_the_last_acknowledged(kit, consuming):
-    """What was polled and not acknowledged comes again."""
+    """The next consumer of the group polls again all messages that were not acknowledged."""
     first = consuming()
     publish(kit, first.topic, 10)
     gathered(kit, 10, first)
@@ -67,7 +67,7 @@ def test_a_successor_continues_after_the_last_acknowledged(kit, consuming):
 
 
 def test_another_group_reads_for_itself(kit, consuming):
-    """Acknowledgements of one change nothing for the other."""
+    """A group's acknowledgements do not change the messages that another group polls."""
     first, other = consuming(), consuming("other")
     publish(kit, first.topic, 3)
     assert first.ack(gathered(kit, 3, first)[-1].position) is True
@@ -75,7 +75,7 @@ def test_another_group_reads_for_itself(kit, consuming):
 
 
 def test_what_another_member_took_over_cannot_be_acknowledged(kit, consuming):
-    """False, and the other one gets it."""
+    """An acknowledgement returns False for messages of a partition that another member took over."""
     first = consuming()
     publish(kit, first.topic, 4)
     last = gathered(kit, 4, first)[-1].position
@@ -87,7 +87,7 @@ def test_what_another_member_took_over_cannot_be_acknowledged(kit, consuming):
 
 
 def test_only_committed_records_are_read(kit, consuming):
-    """What an aborted transaction wrote never comes."""
+    """The consumer never returns records of an aborted transaction."""
     consumer = consuming()
     producer = kit.plain_producer(**{"transactional.id": secrets.token_hex(8)})
     producer.init_transactions(10)
@@ -100,7 +100,7 @@ def test_only_committed_records_are_read(kit, consuming):
 
 
 def test_a_closed_consumer_refuses(consuming):
-    """Every call but `close`."""
+    """A closed consumer refuses every call except `close`."""
     consumer = consuming()
     consumer.close()
     for call in (consumer.poll, lambda: consumer.ack(1)):
@@ -109,12 +109,12 @@ def test_a_closed_consumer_refuses(consuming):
 
 
 def test_a_position_that_was_never_given_is_not_acknowledged(consuming):
-    """Nothing is stored."""
+    """An acknowledgement of a position that the consumer never returned is False."""
     assert consuming().ack(7) is False
 
 
 def test_an_unknown_option_is_named(kit):
-    """As for the backend itself."""
+    """A consumer's URL with an unknown option is a ConfigError that names the option, as for a backend."""
     with pytest.raises(ConfigError) as raised:
         open_consumer(kit.address(linger="5"), "topic", "group")
     assert raised.value.key == "linger"

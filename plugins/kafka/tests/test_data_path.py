@@ -1,4 +1,4 @@
-"""Halves, targets and ops on the wire: what is refused when, what is merged, and where keys go."""
+"""Halves, targets and ops on the wire: refusals, merged records, and the partitions of keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def target_only(half):
 
 
 def test_a_topic_may_be_made_after_it_was_missed(kit):
-    """A missing topic is not remembered for long; nothing of the refused half was stored."""
+    """A half for a missing topic is refused and not stored; halves are stored soon after the topic is created."""
     name = f"late-{secrets.token_hex(4)}"
     (refused,) = raw.append(kit, raw.half(kit, name))
     assert (refused.status, refused.error.topic, refused.error.reason) == (REFUSED, name, "topic")
@@ -31,7 +31,7 @@ def test_a_topic_may_be_made_after_it_was_missed(kit):
 
 
 def test_many_halves_of_one_new_topic_ask_once(kit, topic, monkeypatch):
-    """The broker is not asked a thousand times about one name."""
+    """A thousand halves for one new topic ask the broker for it once."""
     backend = kit.backend
     asked = []
     counts = backend._control.counts
@@ -42,7 +42,7 @@ def test_many_halves_of_one_new_topic_ask_once(kit, topic, monkeypatch):
 
 @pytest.mark.parametrize("size", [1_800, 3_000])
 def test_a_message_larger_than_its_topic_takes_is_refused_before_the_half(kit, size):
-    """By the topic's own `max.message.bytes`, headers counted in."""
+    """A half is refused if its message, with headers, is larger than the topic's own `max.message.bytes`."""
     small = kit.make_topic(max_message_bytes=2_000)
     headers = {"name": "x" * 500} if size < 2_000 else None
     refused, stored = raw.append(
@@ -54,7 +54,7 @@ def test_a_message_larger_than_its_topic_takes_is_refused_before_the_half(kit, s
 
 
 def test_neighbours_of_an_oversize_record_are_stored(kit):
-    """The limit holds for batches, and the driver does not split them; each message that fits alone gets there."""
+    """The limit holds for batches, which the driver does not split; still each message that fits alone is stored."""
     small = kit.make_topic(max_message_bytes=2_000)
     halves = [raw.half(kit, small, body=b"%03d" % number + bytes(300)) for number in range(40)]
     large = raw.half(kit, small, body=bytes(3_000))
@@ -65,7 +65,7 @@ def test_neighbours_of_an_oversize_record_are_stored(kit):
 
 
 def test_a_topic_that_takes_little_gets_its_messages_one_by_one(kit):
-    """Known to be small from the half's check, it costs no failed batches."""
+    """A topic with a low limit, known from the half's check, gets each message in a batch of its own."""
     small = kit.make_topic(max_message_bytes=2_000)
     halves = [raw.half(kit, small, body=b"%03d" % number + bytes(300)) for number in range(40)]
     raw.append(kit, *halves)
@@ -76,14 +76,14 @@ def test_a_topic_that_takes_little_gets_its_messages_one_by_one(kit):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "with space", "ümlaut", "x" * 250])
 def test_a_name_that_no_topic_can_have_is_refused(kit, name):
-    """Before the broker is asked."""
+    """A half is refused if the name of its target topic is invalid on Kafka."""
     (refused,) = raw.append(kit, raw.half(kit, name))
     assert refused.status is REFUSED
     assert isinstance(refused.error, MessageRejectedError)
 
 
 def test_our_own_topics_are_refused_as_targets(kit):
-    """Nor into Kafka's."""
+    """A half whose target is a topic of txcore or of Kafka itself is refused."""
     for name in (topic_name(kit.group, LogKind.HALF), topic_name("other", LogKind.OP), "__consumer_offsets"):
         (refused,) = raw.append(kit, raw.half(kit, name))
         assert (refused.status, refused.error.topic) == (REFUSED, name)
@@ -91,7 +91,7 @@ def test_our_own_topics_are_refused_as_targets(kit):
 
 @pytest.mark.parametrize("header", ["sur\udc80rogate", "nul\0"])
 def test_a_header_that_kafka_cannot_carry_is_refused(kit, topic, header):
-    """Before the half is stored."""
+    """A half is refused if a header's name is not valid Unicode or holds a NUL."""
     raw.append(kit, raw.half(kit, topic))
     half = raw.half(kit, topic)
     half.messages[0].headers[header] = "value"
@@ -102,7 +102,7 @@ def test_a_header_that_kafka_cannot_carry_is_refused(kit, topic, header):
 @pytest.mark.parametrize("form", ["kit", "together"])
 @pytest.mark.parametrize("value", ["a\0b", "\0", b"a\0b", "", b"", "ä\0ö"])
 def test_a_headers_value_arrives_whole(form, value, request):
-    """A NUL ends no text."""
+    """A header's value arrives whole, as text or bytes, even with NUL in it."""
     kit = request.getfixturevalue(form)
     topic = kit.topic()
     half = raw.half(kit, topic, headers={"name": value, "other": "text"})
@@ -114,7 +114,7 @@ def test_a_headers_value_arrives_whole(form, value, request):
 
 
 def test_ops_of_many_releases_share_records(kit, topic):
-    """Merged up to 4 KB, in the order of their releases; no op is lost."""
+    """Ops are merged into records of up to 4 KB, in the order of their releases; no op is lost."""
     halves = [raw.half(kit, topic) for _ in range(500)]
     raw.append(kit, *halves)
     assert set(raw.statuses(raw.release(kit, *[raw.rollback(half, flush=False) for half in halves]))) == {DURABLE}
@@ -124,7 +124,7 @@ def test_ops_of_many_releases_share_records(kit, topic):
 
 
 def test_a_lone_op_leaves_by_itself(kit, topic):
-    """No caller waits for it, and no later call pushes it; this holds for the first op and for later ones."""
+    """A single op is sent although no caller waits for it and no later call follows."""
     expected = []
     for _ in range(3):
         half = raw.half(kit, topic)
@@ -136,7 +136,7 @@ def test_a_lone_op_leaves_by_itself(kit, topic):
 
 
 def test_flushed_ops_of_one_batch_share_a_record(kit, topic):
-    """A checker's batch is one record, not hundreds, and settled when that is stored."""
+    """The flushed ops of a checker's batch are stored in a few records, not in one record for each op."""
     halves = [raw.half(kit, topic) for _ in range(50)]
     raw.append(kit, *halves)
     assert set(raw.statuses(raw.release(kit, *[raw.rollback(half) for half in halves]))) == {DURABLE}
@@ -145,7 +145,7 @@ def test_flushed_ops_of_one_batch_share_a_record(kit, topic):
 
 
 def test_a_mark_comes_after_the_ops_that_were_queued_before_it(kit, topic):
-    """Else a checker that reads its tick back would judge a half whose op is still on its way."""
+    """A TICK is stored after the queued ops, so a checker that reads its tick has read the op of each half."""
     halves = [raw.half(kit, topic) for _ in range(20)]
     raw.append(kit, *halves)
     raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
@@ -160,7 +160,7 @@ def test_a_mark_comes_after_the_ops_that_were_queued_before_it(kit, topic):
 
 
 def test_ops_are_in_the_partition_of_their_half(kit, topic):
-    """Merged or not, each record holds those of one partition."""
+    """Each op is stored in the op log of its half's partition, also when ops are merged."""
     halves = [raw.half(kit, topic, partition=number % 2) for number in range(20)]
     raw.append(kit, *halves)
     raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
@@ -181,7 +181,7 @@ def test_keys_go_where_java_clients_put_them(kit):
 
 
 def murmur2(data):
-    """As in org.apache.kafka.common.utils.Utils."""
+    """Return Kafka's hash of *data*, as in org.apache.kafka.common.utils.Utils."""
     mask, m = 0xFFFFFFFF, 0x5BD1E995
     h = 0x9747B28C ^ len(data)
     end = len(data) // 4 * 4
@@ -197,14 +197,14 @@ def murmur2(data):
 
 
 def test_the_brokers_time_comes_with_the_acknowledgement(kit, topic):
-    """The half's outcome and its record say the same time."""
+    """A half's outcome and its record have the same time, which the broker sets."""
     outcomes = raw.append(kit, *[raw.half(kit, topic) for _ in range(3)])
     times = [record.appended_ms for record in raw.halves(kit, 3)]
     assert sorted(outcome.appended_ms for outcome in outcomes) == times
 
 
 def test_halves_and_ops_have_no_headers(kit, topic):
-    """Headers would cost twice the time; all fields are in the body."""
+    """Halves and ops have all fields in the body; headers would take twice the time."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     raw.release(kit, raw.commit(half))
@@ -214,7 +214,7 @@ def test_halves_and_ops_have_no_headers(kit, topic):
 
 
 def test_a_target_that_vanished_is_refused_and_writes_no_op(kit):
-    """The topic is not made again; the checker will park each half that names it."""
+    """A release to a deleted topic is refused and writes no op, and the topic is not created again."""
     gone = kit.make_topic()
     half = raw.half(kit, gone)
     raw.append(kit, half)
@@ -226,7 +226,7 @@ def test_a_target_that_vanished_is_refused_and_writes_no_op(kit):
 
 
 def test_more_than_the_queue_holds_is_refused_at_once(hurt):
-    """With the broker frozen, what does not fit is certainly not sent, and the rest is UNKNOWN in time."""
+    """While the broker is frozen, halves above `queue_max` are REFUSED at once, and the others UNKNOWN in time."""
     backend = hurt.connect(queue_max="1000", delivery_timeout_s="4")
     topic = hurt.topic()
     raw.append(hurt, raw.half(hurt, topic), backend=backend)

@@ -1,4 +1,4 @@
-"""`Reader.end`: the place of a marker, which a deposed leader cannot acknowledge and no reader returns."""
+"""`Reader.end`: the offset after a marker, which a deposed leader cannot acknowledge and no reader returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HALF = LogKind.HALF
 
 
 def keys_of(kit, kind, partition=0):
-    """Return the keys of everything in a log, as a plain client reads them."""
+    """Return the keys of all records in a log, as a plain client reads them."""
     topic = topic_name(kit.group, kind)
     consumer = Consumer({"bootstrap.servers": kit.servers, "group.id": "plain", "log_level": 2})
     try:
@@ -35,14 +35,14 @@ def keys_of(kit, kind, partition=0):
 
 
 def read_to(kit, reader, end):
-    """Read until *reader* has passed *end*; returns the bodies."""
+    """Read until *reader* has passed *end*; return the bodies."""
     bodies = []
     kit.until(lambda: bodies.extend(record.body for record in reader.read(100)) or reader.passed >= end)
     return bodies
 
 
 class Deposed:
-    """The driver's consumer, whose leader knows nothing from *high* on."""
+    """The driver's consumer with a leader that has no records from *high* on."""
 
     def __init__(self, consumer, high):
         self.consumer = consumer
@@ -59,7 +59,7 @@ class Deposed:
 
 
 def depose(reader, high):
-    """Have a leader that was deposed answer for every log of *reader*'s backend; returns how to end that."""
+    """Let a deposed leader answer for every log of *reader*'s backend; return a function that ends this."""
     connection = reader._readers.asking(reader._group)
     connection.consumer = Deposed(connection.consumer, high)
 
@@ -70,7 +70,7 @@ def depose(reader, high):
 
 
 def test_what_a_deposed_leader_says_is_no_end(kit, topic):
-    """Its high watermark lies before what the new leader has acknowledged."""
+    """The end is after all acknowledged records, although a deposed leader reports a lower high watermark."""
     reader = kit.connect().read(kit.group, HALF, 0)
     first = raw.appended(kit, topic, 2)
     assert read_to(kit, reader, kit.wait(reader.end())) == [half.body for half in first]
@@ -85,7 +85,7 @@ def test_what_a_deposed_leader_says_is_no_end(kit, topic):
 
 
 def test_what_a_deposed_leader_does_not_have_is_no_loss(kit, topic):
-    """It holds less than was read from the new one."""
+    """A reader whose position a deposed leader does not have reports no loss; it continues with the new leader."""
     halves = raw.appended(kit, topic, 5)
     backend = kit.connect()
     reader = backend.read(kit.group, HALF, 0, Position(4))
@@ -99,7 +99,7 @@ def test_what_a_deposed_leader_does_not_have_is_no_loss(kit, topic):
 
 
 def test_the_thread_that_waits_for_an_end_need_not_find_its_group(kit, topic):
-    """The group is looked up on another thread when the client has lost it; else both would wait for the deadline."""
+    """The worker can wait for an end whose group the client must look up, as another thread looks up the group."""
     backend = kit.connect()
     raw.append(kit, raw.half(kit, topic), backend=backend)
     backend._control.partition_counts.clear()
@@ -108,7 +108,7 @@ def test_the_thread_that_waits_for_an_end_need_not_find_its_group(kit, topic):
 
 
 def test_what_a_deposed_leader_does_not_have_is_not_gone(kit, topic):
-    """A record that is read again is an error while only that leader answers, and not missing."""
+    """A fetch of a record that only a deposed leader lacks is a BackendTimeoutError; the record is not missing."""
     halves = raw.appended(kit, topic, 5)
     reader = kit.connect().read(kit.group, HALF, 0)
     reader._readers._read = lambda *_: None
@@ -124,7 +124,7 @@ def test_what_a_deposed_leader_does_not_have_is_not_gone(kit, topic):
 
 @pytest.mark.parametrize("kind", list(LogKind))
 def test_markers_are_shared_and_hidden(kit, kind):
-    """What is asked while a marker is under way shares the next one; neither read nor fetch returns one."""
+    """Questions asked while a marker is under way share the next marker; neither read nor fetch returns markers."""
     reader, other = (kit.connect().read(kit.group, kind, 0) for _ in range(2))
     ends = [kit.wait(future) for future in [reader.end() for _ in range(200)]]
     assert ends == sorted(ends)
@@ -139,7 +139,7 @@ def test_markers_are_shared_and_hidden(kit, kind):
 
 
 def test_a_quiet_log_is_passed_without_a_consumer(kit):
-    """Nothing but our own marker is new: it need not be read."""
+    """A resting reader passes its own marker without a consumer, if the marker is the only new record."""
     reader = kit.connect().read(kit.group, HALF, 0)
     kit.until(lambda: list(reader.read(10)) == [] and reader._rest is not None, "the bounds of the log")
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_a_quiet_log_is_passed_without_a_consumer(kit):
 
 
 def test_the_end_of_a_group_that_was_deleted_is_a_config_error(kit):
-    """Known a moment ago or not: the broker says that it is gone."""
+    """A question for the end of a deleted group is a ConfigError, although the client knew the group before."""
     reader = kit.connect().read(kit.group, HALF, 0)
     kit.wait(reader.end())
     for kind in LogKind:
@@ -161,7 +161,7 @@ def test_the_end_of_a_group_that_was_deleted_is_a_config_error(kit):
 
 
 def test_an_outage_is_a_timely_error_and_then_an_answer(hurt):
-    """The same holds for callers that ask while a marker waits for the broker."""
+    """While the broker is frozen, each question for an end fails in time; later questions are answered again."""
     reader = hurt.connect(delivery_timeout_s="1.5").read(hurt.group, HALF, 0)
     hurt.wait(reader.end())
     hurt.broker.pause()
@@ -189,7 +189,7 @@ def cluster():
 
 @pytest.mark.heavy
 def test_a_leader_that_was_deposed_while_it_was_frozen_reports_no_end(cluster):
-    """It thaws, answers every question about its log, and has heard of no other leader."""
+    """No end is wrong while a deposed leader thaws and answers before it learns of the new leader."""
     harness = KafkaHarness(cluster.nodes[0])
     harness.start()
     harness.url = f"{cluster.url}?replication_factor=3&delivery_timeout_s=30"

@@ -1,4 +1,4 @@
-"""A group's topics: made once with the right settings, verified ever after, each difference named."""
+"""A group's topics are created once with the right settings, and verified later; errors name each difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HALF, OP, PARKED = LogKind.HALF, LogKind.OP, LogKind.PARKED
 
 
 def change(kit, topic, **settings):
-    """Change settings of a topic, and wait until the broker says so."""
+    """Change settings of a topic, and wait until the broker reports them."""
     entries = [
         ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
         for key, value in settings.items()
@@ -29,7 +29,7 @@ def change(kit, topic, **settings):
 
 
 def test_topics_are_made_with_what_txcore_needs(kit):
-    """Broker's time, deletion by age only, equal partitions; the checkpoint topic is compacted."""
+    """The topics have the broker's time, deletion by age only and equal partitions; checkpoints are compacted."""
     assert kit.wait(kit.connect(partition_count=0, half_retention_s="1000").ensure_group(kit.group, 3)) == 3
     for kind, retention in ((HALF, "1000000"), (OP, "2000000"), (PARKED, "-1")):
         settings = kit.settings(topic_name(kit.group, kind))
@@ -42,14 +42,14 @@ def test_topics_are_made_with_what_txcore_needs(kit):
 
 
 def test_many_may_make_a_group_at_once(kit):
-    """All of them learn the same number of partitions."""
+    """Backends that create a group at the same time all get the same number of partitions."""
     backends = [kit.connect(partition_count=0) for _ in range(4)]
     futures = [backend.ensure_group(kit.group, 2) for backend in backends]
     assert [kit.wait(future) for future in futures] == [2] * 4
 
 
 def test_what_is_left_of_a_broken_start_is_completed(kit):
-    """A process that died between the topics leaves no half topic; the next one makes what is missing."""
+    """A process that died while creating topics leaves no half topic; the next one creates the missing topics."""
     kit.make_topic(
         topic_name(kit.group, OP),
         partition_count=2,
@@ -73,7 +73,7 @@ def test_what_is_left_of_a_broken_start_is_completed(kit):
     ],
 )
 def test_another_setting_is_named(kit, kind, name, value):
-    """With its topic, what it is and what it must be."""
+    """The error for a changed setting names the topic, the setting and the required value."""
     kit.connect()
     topic = topic_name(kit.group, kind)
     change(kit, topic, **{name: value})
@@ -85,7 +85,7 @@ def test_another_setting_is_named(kit, kind, name, value):
 
 
 def test_every_difference_is_named_at_once(kit):
-    """The operator need not correct them one by one."""
+    """One error names all changed settings, so that the operator need not correct them one by one."""
     kit.connect()
     change(kit, topic_name(kit.group, HALF), cleanup_policy="compact", retention_bytes="1000000")
     change(kit, topic_name(kit.group, OP), message_timestamp_type="CreateTime")
@@ -94,14 +94,14 @@ def test_every_difference_is_named_at_once(kit):
 
 
 def test_more_than_is_needed_is_no_difference(kit):
-    """Longer retention and larger messages are the operator's choice."""
+    """A longer retention and larger messages are accepted, as the operator may choose them."""
     kit.connect()
     change(kit, topic_name(kit.group, HALF), retention_ms="-1", max_message_bytes="5000000")
     assert kit.wait(kit.connect(partition_count=0).ensure_group(kit.group)) == 2
 
 
 def test_a_longer_retention_than_the_topics_is_refused(kit):
-    """The URL's `half_retention_s` is a promise, by which halves are carried forward."""
+    """A URL whose `half_retention_s` is longer than the half topic's retention is refused."""
     kit.connect(half_retention_s="1000")
     error = error_of(
         lambda: kit.connect(partition_count=0, half_retention_s="2000").ensure_group(kit.group), kit.timeout_s
@@ -111,7 +111,7 @@ def test_a_longer_retention_than_the_topics_is_refused(kit):
 
 
 def test_a_lost_topic_is_not_made_in_silence(kit):
-    """Without its op topic every half of the group would look undecided."""
+    """A group without its op topic is a ConfigError: with a new, empty one every half would look undecided."""
     kit.connect()
     kit.delete(topic_name(kit.group, OP))
 
@@ -123,7 +123,7 @@ def test_a_lost_topic_is_not_made_in_silence(kit):
 
 
 def test_partitions_that_were_added_are_named(kit):
-    """Half and op logs belong together, one to one."""
+    """A half topic with more partitions than the op topic is refused, as each half log needs its op log."""
     kit.connect()
     topic = topic_name(kit.group, HALF)
     kit.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(10)
@@ -137,14 +137,14 @@ def test_partitions_that_were_added_are_named(kit):
 
 @pytest.mark.parametrize("group", ["", "with space", "with/slash", "ümlaut", "x" * 231])
 def test_a_name_that_no_topic_can_have_is_refused(kit, group):
-    """Before the broker is asked."""
+    """A group whose name cannot be part of a topic's name is refused."""
     error = error_of(lambda: kit.connect(partition_count=0).ensure_group(group), kit.timeout_s)
     assert isinstance(error, ConfigError)
     assert error.key == "group"
 
 
 def test_a_group_that_others_made_is_used_without_ensure_group(kit):
-    """A backend that never called it looks the group up when a record comes, and once only."""
+    """A backend without `ensure_group` finds the group that another one created, and remembers its partitions."""
     kit.connect()
     topic = kit.topic()
     other = kit.connect(partition_count=0)
@@ -154,7 +154,7 @@ def test_a_group_that_others_made_is_used_without_ensure_group(kit):
 
 
 def test_threads_end_with_their_backend(kit):
-    """Whatever was used: producer, claim, readers, control."""
+    """All threads of a backend, of its claim and of its reader end when it is closed."""
     before = {thread.name for thread in threading.enumerate()}
     backend = kit.connect()
     claim = backend.claim(kit.group, "me")

@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 
 
 class Threads(Recorder):
-    """Remembers on which threads its items were settled."""
+    """A batch that remembers the threads on which its items were settled."""
 
     def __init__(self, items):
         super().__init__(items)
@@ -59,7 +59,7 @@ def polls(kit, monkeypatch):
 
 
 def test_waiters_are_notified_after_the_poll(kit, topic, monkeypatch):
-    """No waiter is woken within the driver's poll: it would only wait for Python's lock, taken so often."""
+    """No waiter is notified within the driver's poll, during which it would only wait for Python's lock."""
     backend, settled_in = kit.backend, []
     raw.append(kit, raw.half(kit, topic))  # the topic is known from now on
     client, is_polling = backend._producing._producer, threading.Event()
@@ -91,7 +91,7 @@ def test_waiters_are_notified_after_the_poll(kit, topic, monkeypatch):
 
 
 def test_an_error_after_one_report_ends_none_of_the_others(kit, topic, caplog):
-    """Whatever a waiter does with its outcome: its error is logged, and the others of the same poll get theirs."""
+    """An error raised by one caller's settle is logged, and the other items of the same poll get their outcomes."""
 
     class Batch(Recorder):
         def settle(self, index, outcome):
@@ -109,7 +109,7 @@ def test_an_error_after_one_report_ends_none_of_the_others(kit, topic, caplog):
 
 
 def test_outcomes_come_on_the_thread_that_polls(kit, topic, monkeypatch):
-    """No other thread is involved while one polls."""
+    """All outcomes are settled on the calling thread while it polls."""
     monkeypatch.setattr(poll_lending, "LENT_AGAIN_S", 60.0)
     raw.append(kit, raw.half(kit, topic))  # the topic is known now
     kit.backend.poll(0.0, comes_again=True)
@@ -124,7 +124,7 @@ def test_outcomes_come_on_the_thread_that_polls(kit, topic, monkeypatch):
 
 @pytest.mark.parametrize("comes_again", [False, True])
 def test_the_poll_thread_takes_over_when_no_caller_polls_any_more(kit, topic, comes_again):
-    """Even from one that said it would come again and does not."""
+    """The poll thread settles items after a caller stopped polling, even if the caller announced to come again."""
     raw.append(kit, raw.half(kit, topic))
     for _ in range(20):
         kit.backend.poll(0.001, comes_again=comes_again)
@@ -134,7 +134,7 @@ def test_the_poll_thread_takes_over_when_no_caller_polls_any_more(kit, topic, co
 
 
 def test_a_lone_caller_polls_itself(kit, topic, polls, monkeypatch):
-    """The poll thread pauses for as long as the caller comes again in time."""
+    """A single caller does most polls itself; the poll thread pauses while the caller comes again in time."""
     monkeypatch.setattr(poll_lending, "LENT_IDLE_S", 60.0)
     producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
     for _ in range(200):
@@ -144,10 +144,10 @@ def test_a_lone_caller_polls_itself(kit, topic, polls, monkeypatch):
 
 
 def test_send_many_polls_itself(kit, topic, polls):
-    """One thread does everything, so that no two wait for Python's lock in turns."""
+    """The thread that calls `send_many` polls the client itself, so that two threads need not share Python's lock."""
     producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
     results = producer.send_many((txcore.Message(topic, b"x"), None) for _ in range(5_000))
-    # On a busy machine an acknowledgement may come after the delivery timeout: then it is uncertain, which is right.
+    # On a busy machine an acknowledgement may come after the delivery timeout: then UNKNOWN is right.
     states = Counter(result.end.state.value for result in results)
     assert states.total() == 5_000
     assert {"ACCEPTED"} <= set(states) <= {"ACCEPTED", "UNKNOWN"}
@@ -156,7 +156,7 @@ def test_send_many_polls_itself(kit, topic, polls):
 
 
 def test_all_styles_at_once_are_served(kit, topic):
-    """Lone callers come and go, batches are sent, tasks wait: a caller that leaves hands the work on."""
+    """Single callers, batches and tasks on one backend all end: a caller that stops polling hands the work on."""
     producer = txcore.TransactionProducer(kit.backend, kit.group, listener=Committing(), policy=POLICY)
     message, until_s = txcore.Message(topic, b"x"), time.monotonic() + 3.0
 
@@ -199,18 +199,18 @@ def test_all_styles_at_once_are_served(kit, topic):
 
 
 def test_a_closed_backend_lends_nothing(kit, topic):
-    """It says so at once."""
+    """`poll` of a closed backend returns False at once."""
     raw.append(kit, raw.half(kit, topic))
     kit.backend.close().result(PATIENCE_S)
     assert not kit.backend.poll(PATIENCE_S)
 
 
 def test_a_caller_that_does_not_stay_leaves_the_work_to_the_poll_thread(kit, topic, monkeypatch):
-    """Callers that are not alone do so: the borrower may be gone, and no other thread would poll."""
+    """A caller that polls with no timeout leaves the work to the poll thread, which then settles the items."""
     monkeypatch.setattr(poll_lending, "LENT_IDLE_S", 60.0)
     raw.append(kit, raw.half(kit, topic))
     for _ in range(3):
-        kit.backend.poll(0.001)  # as a lone caller; idle now, so that the poll thread would wait for it
+        kit.backend.poll(0.001)  # as a single caller; no item is under way, so the poll thread would wait for it
         kit.until(lambda: not kit.backend._producing._lending.polling.locked(), "the poll thread to pause")
         batch = Recorder([raw.half(kit, topic)])
         kit.backend.append_halves(batch)
@@ -219,7 +219,7 @@ def test_a_caller_that_does_not_stay_leaves_the_work_to_the_poll_thread(kit, top
 
 
 def test_work_that_is_not_lent_now_is_not_left_undone(kit, topic, monkeypatch):
-    """The poll thread is at work: it pauses for the shortest time only."""
+    """Items are settled although the work could not be lent to their caller, as another thread was polling."""
     monkeypatch.setattr(poll_lending, "LENT_AGAIN_S", 60.0)
     raw.append(kit, raw.half(kit, topic))
     producer = kit.backend._producing

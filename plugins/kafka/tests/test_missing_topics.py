@@ -1,4 +1,4 @@
-"""A target topic that is gone: the broker's own word is a refusal, and it is counted; no answer never is."""
+"""A target topic that is gone: the broker's own answer is a refusal, which counts; a missing answer is none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txcore.records import OpKind, ParkCode, Status
 DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
 MANY = 30
 TRIES = 10
-"""More than it takes until the driver itself says at once that it does not know the topic."""
+"""Number of tries; after fewer, the driver itself reports at once that it does not know the topic."""
 
 
 @pytest.fixture(params=["kit", "together"])
@@ -28,13 +28,13 @@ def form(request):
 
 
 def delete(kit, topic):
-    """Delete a topic, and wait until the broker says so."""
+    """Delete a topic, and wait until the broker reports it as missing."""
     kit.delete(topic)
     kit.until(lambda: kit.admin.list_topics(topic, 10).topics[topic].error, "the topic to go")
 
 
 def test_every_try_for_a_topic_that_is_gone_is_refused(form):
-    """The driver raises at once from the second try on; the broker is asked, and its answer counts."""
+    """Every release to a deleted topic is REFUSED, although from the second try on the driver raises at once."""
     gone = form.make_topic()
     half, again = raw.half(form, gone), raw.half(form, gone)
     raw.append(form, half, again)
@@ -48,7 +48,7 @@ def test_every_try_for_a_topic_that_is_gone_is_refused(form):
 
 
 def test_a_committed_half_whose_topic_is_gone_is_parked_as_undeliverable(form):
-    """After the refusals that the checker's limits allow."""
+    """The checker parks a committed half as UNDELIVERABLE if its target topic is deleted."""
     gone = form.make_topic()
     identity = form.orphan(Message(gone, b"body")).transaction_id
     delete(form, gone)
@@ -58,7 +58,7 @@ def test_a_committed_half_whose_topic_is_gone_is_parked_as_undeliverable(form):
 
 
 def test_a_topic_that_is_known_to_be_gone_is_not_sent_to(kit, topic, monkeypatch):
-    """The driver would hold such a record for a second, and with it all that is waited for together."""
+    """A release to a topic known as missing sends no record, which the driver would hold for a second."""
     (refused,) = raw.release(kit, raw.target_only(kit.group, "never-made-topic", b"lost"))
     assert refused.status is REFUSED
     sent = []
@@ -70,7 +70,7 @@ def test_a_topic_that_is_known_to_be_gone_is_not_sent_to(kit, topic, monkeypatch
 
 
 def test_other_targets_of_the_transaction_are_published(kit, topic):
-    """What is missing is named, so that a resume sends this alone."""
+    """The other targets are published and the missing one is named, so that a resume sends only this one."""
     half = raw.half(kit, "never-made-topic", topic)
     for _ in range(2):
         (outcome,) = raw.release(kit, raw.commit(half))
@@ -79,7 +79,7 @@ def test_other_targets_of_the_transaction_are_published(kit, topic):
 
 
 def test_a_topic_that_is_made_again_is_found(kit, monkeypatch):
-    """Neither we nor the driver remember for long that it was gone: the next release asks."""
+    """Releases to a topic that was deleted and created again become DURABLE soon."""
     monkeypatch.setattr("txcore_kafka.presence.ABSENT_FOR_S", 3_600.0)
     gone = kit.make_topic()
     half = raw.half(kit, gone)
@@ -91,7 +91,7 @@ def test_a_topic_that_is_made_again_is_found(kit, monkeypatch):
 
 
 def test_a_topic_that_is_made_after_a_release_missed_it_takes_what_halves_found_it(kit):
-    """A half's check finds the topic; the releases after that are not refused by what an earlier one heard."""
+    """After a half's check has found a topic, releases are not refused by an earlier answer that it is missing."""
     topic = kit.make_topic()
     delete(kit, topic)
     assert raw.statuses(raw.release(kit, raw.target_only(kit.group, topic, b"early"))) == [REFUSED]
@@ -103,7 +103,7 @@ def test_a_topic_that_is_made_after_a_release_missed_it_takes_what_halves_found_
 
 
 def test_a_topic_that_the_broker_knows_a_moment_later_is_not_refused(kit, topic, monkeypatch):
-    """A node that thaws has not heard yet of what was made meanwhile; its second word counts."""
+    """A first "no" for a topic does not count, as a thawed node may not know a new topic yet; a second "no" does."""
     asked = []
     has_topic = kit.backend._producing.has_topic
     answers = iter([False])
@@ -117,7 +117,7 @@ def test_a_topic_that_the_broker_knows_a_moment_later_is_not_refused(kit, topic,
 
 
 def test_a_broker_that_does_not_answer_for_one_topic_is_not_asked_for_the_others(kit, monkeypatch):
-    """Each question would wait for its own timeout, and nothing else could be looked up meanwhile."""
+    """After a topic's question got no answer, the other topics are not asked for, and none of them is refused."""
     asked = []
 
     def silent(name):
@@ -131,7 +131,7 @@ def test_a_broker_that_does_not_answer_for_one_topic_is_not_asked_for_the_others
 
 
 def test_many_topics_that_are_gone_hold_nothing_else_up(kit, topic):
-    """Each is asked for twice; one pause serves all, and a half for a topic that is there does not wait for it."""
+    """Releases to many missing topics are all refused in time, and a half for an existing topic does not wait."""
     resolutions = [raw.target_only(kit.group, f"never-made-{number}", b"x") for number in range(MANY)]
     batches = [Recorder([each]) for each in resolutions]
     backend = kit.connect(delivery_timeout_s="5")
@@ -142,7 +142,7 @@ def test_many_topics_that_are_gone_hold_nothing_else_up(kit, topic):
 
 
 def test_a_topic_that_is_still_there_is_not_refused_on_the_drivers_word(kit, topic, monkeypatch):
-    """What the driver does not know may be there: that is UNKNOWN."""
+    """A release is UNKNOWN if the driver does not know the topic and the broker reports that it exists."""
     half = raw.half(kit, topic)
     raw.append(kit, half)
     delete(kit, topic)
@@ -155,7 +155,7 @@ def test_a_topic_that_is_still_there_is_not_refused_on_the_drivers_word(kit, top
 
 
 def test_an_outage_is_no_refusal_although_the_topic_was_gone_before(hurt):
-    """What the broker said a while ago is no answer."""
+    """During an outage a release is UNKNOWN, although the broker reported the topic as missing before."""
     backend = hurt.connect(delivery_timeout_s="1.5", request_timeout_s="1")
     for _ in range(2):
         outcomes = raw.release(hurt, raw.target_only(hurt.group, "never-made-topic", b"x"), backend=backend)
@@ -168,7 +168,7 @@ def test_an_outage_is_no_refusal_although_the_topic_was_gone_before(hurt):
 
 
 def test_a_relay_parks_a_row_whose_topic_is_missing_and_delivers_the_others(kit, topic, tmp_path):
-    """Each try counts, the relay reports no trouble, and messages of other keys are sent meanwhile."""
+    """The relay parks the row after all tries, reports no trouble, and meanwhile sends messages of other keys."""
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
     fence = SqlFence(engine)
     fence.create()
@@ -199,7 +199,7 @@ def test_a_relay_parks_a_row_whose_topic_is_missing_and_delivers_the_others(kit,
 
 
 def test_in_a_transaction_a_topic_that_is_gone_hurts_no_other_release(together):
-    """The driver raises at once; the client is kept, and the others are committed."""
+    """In a transaction the release to a missing topic is refused, the others are committed, and the client is kept."""
     gone, topic = together.make_topic(), together.topic()
     bad, again = raw.half(together, gone), raw.half(together, gone)
     good = [raw.half(together, topic, body=b"%d" % number) for number in range(5)]
@@ -215,7 +215,7 @@ def test_in_a_transaction_a_topic_that_is_gone_hurts_no_other_release(together):
 
 
 def test_in_a_transaction_a_question_without_an_answer_ends_with_the_backend(together, monkeypatch):
-    """The release is settled by its close, although the broker never says whether the topic is gone."""
+    """Closing the backend settles a release as UNKNOWN while the question for its topic has no answer."""
     backend = together.connect()
     gone = together.make_topic()
     half, again = raw.half(together, gone), raw.half(together, gone)
@@ -226,7 +226,7 @@ def test_in_a_transaction_a_question_without_an_answer_ends_with_the_backend(tog
     monkeypatch.setattr(backend._presence, "_has_topic", lambda _: is_asked.set() or may_answer.wait(60))
 
     def unanswered():
-        """Release once more: until its leader has deleted the topic, a message is accepted, or stays without answer."""
+        """Release once more: a message is accepted, or gets no answer, until its leader has deleted the topic."""
         recorder = Recorder([raw.commit(half)])
         backend.release(recorder, None)
         together.until(lambda: is_asked.is_set() or recorder.outcomes != [None], "an outcome or the question")

@@ -1,4 +1,4 @@
-"""What a URL may say, and what follows from it without a broker."""
+"""The options of a URL, and their effects that need no broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parsed(**options):
 
 
 def test_the_servers_are_those_of_the_url():
-    """Several, with ports of their own or Kafka's; names and passwords are decoded."""
+    """A URL may name several servers, with ports or Kafka's own port; names and passwords are decoded."""
     options = parse_url("kafka://us%40er:p%3Aw%2F@one:19092,two,[::1]:9093", {})
     assert options.servers == "one:19092,two:9092,[::1]:9093"
     assert (options.user, options.password, options.sasl) == ("us@er", "p:w/", "PLAIN")
@@ -50,14 +50,14 @@ def test_the_servers_are_those_of_the_url():
     ],
 )
 def test_what_cannot_be_used_is_named(url, options, key):
-    """The error's key is the option."""
+    """The error for an unusable URL or option has the option as its key."""
     with pytest.raises(ConfigError) as raised:
         parse_url(url, options)
     assert raised.value.key == key
 
 
 def test_a_repr_shows_no_password():
-    """Neither the user's nor the key's."""
+    """The repr of options shows neither the user's nor the key's password."""
     options = parse_url("kafka://user:hush@host", {"key_password": "quiet", "key_file": "k", "certificate_file": "c"})
     assert "hush" not in repr(options)
     assert "quiet" not in repr(options)
@@ -76,34 +76,34 @@ def test_a_repr_shows_no_password():
     ],
 )
 def test_tls_and_credentials_make_the_protocol(url, options, protocol):
-    """In any combination."""
+    """The security protocol follows from TLS and credentials, in any combination."""
     assert parse_url(url, options).connection()["security.protocol"] == protocol
 
 
 @pytest.mark.parametrize("form", GUARANTEES, ids=lambda form: form.url)
 def test_guarantees_are_those_of_the_opened_backend(form):
-    """Each form's capabilities are what a backend opened with its URL says."""
+    """Each form's capabilities are those of a backend opened with its URL."""
     backend = txcore.connect(form.url)
     assert backend.capabilities == form.capabilities
     assert backend.close().result(5) is None
 
 
 def test_another_scheme_is_another_plugins():
-    """Not opened, and no consumer."""
+    """A URL of another scheme opens neither a backend nor a consumer."""
     assert txcore_open_backend("nats://host", {}) is None
     with pytest.raises(ConfigError):
         open_consumer("nats://host", "topic", "group")
 
 
 def test_the_delivery_timeout_is_what_a_producer_must_leave():
-    """Steps: the timeout and a tick. Transactions: half as long again as one may block its readers."""
+    """The release time is the delivery timeout and a tick; with transactions, 1.5 times the longest life of one."""
     assert capabilities_of(parsed(delivery_timeout_s="5")).release_time_max_s == pytest.approx(5.2)
     options = parsed(release="transaction", transaction_timeout_s="10", transaction_sweep_s="10")
     assert capabilities_of(options).release_time_max_s == pytest.approx(30)
 
 
 def test_transactions_refuse_a_short_immunity_by_name():
-    """30 s are too few, and the error says which setting and which number."""
+    """An immunity of 30 s is too short for transactions, and the error names the setting and the number."""
     room_s = capabilities_of(parsed(release="transaction")).release_time_max_s
     with pytest.raises(ConfigError, match="above 30 s") as raised:
         require_room(txcore.CheckPolicy(immunity_s=30.0), room_s)
@@ -112,7 +112,7 @@ def test_transactions_refuse_a_short_immunity_by_name():
 
 
 def test_topics_are_named_after_their_group():
-    """No application publishes to these topics."""
+    """The topics' names contain the group's name, and txcore's own topics are recognized by their names."""
     names = [topic_name("orders", kind) for kind in LogKind] + [checkpoint_topic("orders")]
     assert names == ["txc.orders.half", "txc.orders.op", "txc.orders.parked", "txc.orders.checkpoint"]
     assert all(is_own_topic(name) for name in (*names, "__consumer_offsets"))
@@ -120,14 +120,14 @@ def test_topics_are_named_after_their_group():
 
 
 def test_the_half_topic_is_made_last():
-    """Its presence says that the others are there."""
+    """The half topic is created last, so that it exists only if the others exist."""
     settings = topic_settings(parsed(half_retention_s="100"), "orders")
     assert list(settings)[-1] == "txc.orders.half"
     assert [settings[name].get("retention.ms") for name in settings] == ["200000", "-1", None, "100000"]
 
 
 def test_checkpoints_travel_whole():
-    """Every field, empty or not; other bytes are refused."""
+    """A checkpoint is decoded with every field, empty or not; other bytes are refused."""
     for checkpoint in (
         Checkpoint(None, None),
         Checkpoint(Position(2**40), Position(0), b"t" * 16, bytes(range(256)) * 100),
@@ -139,14 +139,14 @@ def test_checkpoints_travel_whole():
 
 
 def test_a_records_size_is_never_underrated():
-    """At least the bytes of everything in it, with room for our three headers."""
+    """A record's size covers its key, body and headers, with room for our three headers."""
     headers = {"name": "value", "raw": b"\0" * 1_000, "ü": "ä"}
     size = record_size(b"key", b"x" * 10_000, headers)
     assert 10_000 + 3 + 4 + 5 + 3 + 1_000 + 2 + 2 + 61 + 250 < size < 12_000
 
 
 def test_defaults_are_the_documented_ones():
-    """A backend made without a URL's options."""
+    """Options that the URL does not set have the documented defaults."""
     options = Options()
     assert (options.delivery_timeout_s, options.session_timeout_s, options.body_size_max) == (3.0, 10.0, 1_000_000)
     assert options.record_bytes_max <= 1_048_588, "Kafka's default for max.message.bytes must do"

@@ -50,7 +50,7 @@ class Member:
 
 
 def test_what_is_given_and_taken_before_anybody_looked_is_nothing():
-    """The checker never heard of it, so there is nothing to drain."""
+    """A partition that is revoked before its ASSIGNED was returned causes no event."""
     holding = Holding()
     holding.assigned([0, 1])
     holding.revoking([0], 1.0)
@@ -60,7 +60,7 @@ def test_what_is_given_and_taken_before_anybody_looked_is_nothing():
 
 
 def test_what_is_not_given_up_in_time_is_lost():
-    """REVOKING, then LOST; a late give_up changes nothing."""
+    """A revoked partition that is not given up in time is LOST; a late give_up changes nothing."""
     holding = Holding()
     holding.assigned([0, 1])
     holding.take_events()
@@ -75,7 +75,7 @@ def test_what_is_not_given_up_in_time_is_lost():
 
 
 def test_giving_up_unasked_competes_again():
-    """Alone, the member has it again at once; the second answer to one assignment is ignored."""
+    """A member that gives up unasked gets a new ASSIGNED; a second give_up of one assignment is ignored."""
     holding = Holding()
     holding.assigned([0])
     holding.give_up(0)
@@ -87,7 +87,7 @@ def test_giving_up_unasked_competes_again():
 
 
 def test_an_answer_to_an_old_assignment_is_ignored():
-    """It was lost and given again meanwhile: what the checker gives up is not what it holds now."""
+    """A give_up of a partition that was lost and assigned again before the next poll changes nothing."""
     holding = Holding()
     holding.assigned([0])
     holding.take_events()
@@ -99,7 +99,7 @@ def test_an_answer_to_an_old_assignment_is_ignored():
 
 
 def test_a_loss_is_said_although_the_partition_came_and_went_again():
-    """What was given and taken back unheard does not swallow the news of what was lost before."""
+    """LOST is returned even if the partition was assigned and revoked again before the next poll."""
     holding = Holding()
     holding.assigned([0])
     holding.take_events()
@@ -114,7 +114,7 @@ def test_a_loss_is_said_although_the_partition_came_and_went_again():
 
 
 def test_a_partition_changes_hands_only_after_it_was_given_up(kit):
-    """The other member waits while the first one drains."""
+    """A second member gets no partition until the first one has given its partitions up."""
     first = Member(kit, "first", drain_s="10")
     kit.until(lambda: first.poll() == {0, 1}, "every partition")
     second = Member(kit, "second", drain_s="10")
@@ -129,7 +129,7 @@ def test_a_partition_changes_hands_only_after_it_was_given_up(kit):
 
 
 def test_draining_for_too_long_is_lost(kit):
-    """After `drain_s` the member hears LOST, and the other one has its share."""
+    """After `drain_s` a member that does not give up gets LOST, and the other member gets its share."""
     first = Member(kit, "first", drain_s="0.5")
     kit.until(lambda: first.poll() == {0, 1}, "every partition")
     second = Member(kit, "second")
@@ -138,7 +138,7 @@ def test_draining_for_too_long_is_lost(kit):
 
 
 def test_giving_up_unasked_disturbs_no_other_member(kit):
-    """The other member of the group hears nothing."""
+    """The other member of the group gets no event when a member gives up unasked."""
     first, second = Member(kit, "first"), Member(kit, "second")
     kit.until(lambda: first.poll() | second.poll() == {0, 1} and first.held and second.held, "a share for each")
     (mine,) = first.held
@@ -151,7 +151,7 @@ def test_giving_up_unasked_disturbs_no_other_member(kit):
 
 
 def test_a_checker_that_never_looks_leaves_the_group(kit):
-    """Its process lives and sends heartbeats, but its own loop is stuck: others take over, and it may come back."""
+    """A checker that does not poll loses its partitions to others, and gets a share again when it polls."""
     stuck = Member(kit, "stuck", silence_s="1.5")
     kit.until(lambda: stuck.poll() == {0, 1}, "every partition")
     other = Member(kit, "other")
@@ -161,7 +161,7 @@ def test_a_checker_that_never_looks_leaves_the_group(kit):
 
 
 def test_a_killed_member_is_followed_within_15_s(kit):
-    """By the default session timeout of 10 s."""
+    """With the default session timeout of 10 s, another member has a killed member's partitions within 15 s."""
     kit.connect()
     dead = kit.child("hold", kit.address(session_timeout_s="10"), kit.group, "dead")
     assert {dead.stdout.readline().strip() for _ in range(2)} == {"assigned 0", "assigned 1"}
@@ -174,7 +174,7 @@ def test_a_killed_member_is_followed_within_15_s(kit):
 
 
 def test_a_frozen_member_hears_that_it_lost_all(kit):
-    """Another one has its partitions after the session timeout; thawed, it says LOST and joins again."""
+    """A frozen member loses its partitions to another one; after it thaws, it gets LOST and joins again."""
     kit.connect()
     frozen = kit.child("hold", kit.address(session_timeout_s="6"), kit.group, "frozen")
     assert {frozen.stdout.readline().strip() for _ in range(2)} == {"assigned 0", "assigned 1"}
@@ -187,7 +187,7 @@ def test_a_frozen_member_hears_that_it_lost_all(kit):
 
 
 def test_members_fetch_nothing(kit):
-    """Ownership costs no traffic: what is appended is read by the readers alone."""
+    """A member joins its consumer group with the half topic only, under its own name."""
     member = Member(kit, "me")
     kit.until(lambda: member.poll() == {0, 1}, "every partition")
     group = consumer_group(kit.group)
@@ -198,7 +198,7 @@ def test_members_fetch_nothing(kit):
 
 
 def test_nothing_is_committed_to_the_consumer_group(kit):
-    """Checkpoints are in their own topic, where no offset expires."""
+    """A member commits no offset to the consumer group, as checkpoints have a topic of their own."""
     member = Member(kit, "me")
     kit.until(lambda: member.poll() == {0, 1}, "every partition")
     kit.wait(member.claim.close(kit.timeout_s))
@@ -209,7 +209,7 @@ def test_nothing_is_committed_to_the_consumer_group(kit):
 
 
 def test_a_claim_for_a_group_that_was_not_made_fails(kit):
-    """Polling raises; closing is allowed."""
+    """A claim for a missing group raises ConfigError from poll; closing it is allowed."""
     claim = kit.connect(partition_count=0).claim("never-made", "me")
     with pytest.raises(ConfigError):
         kit.until(claim.poll, "the refusal")
@@ -217,7 +217,7 @@ def test_a_claim_for_a_group_that_was_not_made_fails(kit):
 
 
 def test_a_closed_claim_refuses_to_poll(kit):
-    """And closing twice is once."""
+    """A closed claim refuses to poll; closing it twice is allowed."""
     claim = kit.connect().claim(kit.group, "me")
     kit.wait(claim.close(5))
     kit.wait(claim.close(5))
@@ -226,7 +226,7 @@ def test_a_closed_claim_refuses_to_poll(kit):
 
 
 def test_closing_while_draining_is_quick(kit):
-    """No member waits for `drain_s` then."""
+    """Closing a claim while it drains does not wait for `drain_s`; another member takes over at once."""
     first = Member(kit, "first", drain_s="60")
     kit.until(lambda: first.poll() == {0, 1}, "every partition")
     second = Member(kit, "second")

@@ -56,7 +56,7 @@ def guarded(started_broker):
 def admin(guarded):
     made = AdminClient({"bootstrap.servers": guarded.url.partition("://")[2], "log_level": 2})
     for answer in made.create_topics([NewTopic(TARGET, 1), NewTopic(SECRET, 1)]).values():
-        with contextlib.suppress(Exception):  # There from the last test.
+        with contextlib.suppress(Exception):  # The topics exist since an earlier test.
             answer.result(TIMEOUT_S)
     yield made
     for answer in made.delete_acls([EVERYTHING]).values():
@@ -79,7 +79,7 @@ def allow(admin, *rules):
     ]
     for answer in admin.create_acls(bindings).values():
         answer.result(TIMEOUT_S)
-    # The controller has answered; the broker obeys once it has read that.
+    # The controller has answered; the broker applies the rules after it has read them.
     wait_until(lambda: set(bindings) <= set(admin.describe_acls(EVERYTHING).result(TIMEOUT_S)), "the rules in force")
 
 
@@ -96,7 +96,7 @@ def opened(guarded, **options):
 
 
 def walk(backend):
-    """Send one transaction, leave one to a checker, and let it finish."""
+    """Send one transaction and let a checker run once; return the stored checkpoints."""
     policy = txcore.CheckPolicy(immunity_s=backend.capabilities.release_time_max_s + 20.0)
     producer = txcore.TransactionProducer(backend, "orders", policy=policy)
     transaction = producer.begin()
@@ -110,14 +110,14 @@ def walk(backend):
 
 
 def test_the_documented_permissions_are_enough(guarded, admin):
-    """For producers and checkers, halves to checkpoints."""
+    """Producers and checkers work with the documented permissions, from halves to checkpoints."""
     allow(admin, *NEEDED)
     with opened(guarded) as backend:
         assert any(walk(backend))
 
 
 def test_transactions_need_their_ids_besides(guarded, admin):
-    """The whole walk with `release=transaction`."""
+    """With `release=transaction` the documented permissions and those for transactional ids are enough."""
     allow(admin, *NEEDED, *FOR_TRANSACTIONS)
     options = {"release": "transaction", "transaction_timeout_s": "2.5", "transaction_sweep_s": "1"}
     with opened(guarded, **options) as backend:
@@ -134,7 +134,7 @@ def test_a_group_that_may_not_be_made_is_an_error(guarded, admin):
 
 
 def test_a_log_that_may_not_be_written_reports_no_end(guarded, admin):
-    """Where a log ends is the place of a marker; the topic is named."""
+    """A reader that may not write a marker to its log gets a ConfigError that names the topic."""
     allow(admin, *NEEDED)
     with opened(guarded) as backend:
         backend.ensure_group("orders").result(TIMEOUT_S)
@@ -150,7 +150,7 @@ def test_a_log_that_may_not_be_written_reports_no_end(guarded, admin):
 
 
 def test_a_target_that_may_not_be_written_is_refused_before_the_half(guarded, admin):
-    """This holds as far as the broker reports: without DESCRIBE nothing is known of the target."""
+    """A half is refused if its target topic is hidden from the user, who has no DESCRIBE permission for it."""
     allow(admin, *NEEDED)
     with opened(guarded) as backend:
         transaction = txcore.TransactionProducer(backend, "orders").begin()
@@ -160,14 +160,14 @@ def test_a_target_that_may_not_be_written_is_refused_before_the_half(guarded, ad
 
 
 def test_a_target_whose_limit_is_secret_is_taken_for_a_usual_one(guarded, admin):
-    """Without DESCRIBE_CONFIGS its messages are sent, and the broker's own word counts."""
+    """Messages to a target are sent without the permission DESCRIBE_CONFIGS; the broker itself checks their size."""
     allow(admin, *NEEDED[:1], ("TOPIC", TARGET, "LITERAL", ("DESCRIBE", "WRITE")), NEEDED[2])
     with opened(guarded) as backend:
         assert any(walk(backend))
 
 
 def test_a_checker_that_may_not_join_says_so(guarded, admin):
-    """Its claim raises, instead of waiting for ever."""
+    """The claim of a checker that may not join its group raises ConfigError instead of waiting for ever."""
     allow(admin, *NEEDED[:2])
     with opened(guarded) as backend:
         backend.ensure_group("orders").result(TIMEOUT_S)

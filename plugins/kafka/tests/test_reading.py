@@ -1,4 +1,4 @@
-"""Logs and checkpoints as they are read back: truncation, ends, damaged records."""
+"""Reading of logs and checkpoints: truncation, ends, damaged records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def loss(kit, reader):
 
 
 def test_a_log_of_which_nothing_is_left_continues_at_its_end(kit, topic):
-    """The loss names where the next record will be; a reader opened there gets it."""
+    """The loss of a whole log names the next record's offset; a reader opened there gets the next record."""
     raw.appended(kit, topic, 5)
     kit.harness.trim(kit.group, HALF, 0, 5)
     for start in (None, Position(2)):
@@ -40,7 +40,7 @@ def test_a_log_of_which_nothing_is_left_continues_at_its_end(kit, topic):
 
 
 class NotYet:
-    """The driver's consumer, whose first question is answered with an error."""
+    """The driver's consumer; its first question is answered with an error."""
 
     def __init__(self, consumer, code):
         self.consumer = consumer
@@ -65,7 +65,7 @@ class NotYet:
     ],
 )
 def test_a_broker_that_does_not_know_yet_is_asked_again(kit, topic, code):
-    """It is no error to the reader, only nothing yet."""
+    """A reader returns no record, and no error, while the broker does not know the log yet; then it asks again."""
     (half,) = raw.appended(kit, topic, 1)
     reader = kit.backend.read(kit.group, HALF, half.partition)
     connection = reader._readers.asking(kit.group)
@@ -76,7 +76,7 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(kit, topic, code):
 
 
 def test_a_log_that_is_shorter_than_it_was_is_a_loss(kit, topic):
-    """A position beyond the end: the topic was made anew, or its last replica came back without its tail."""
+    """A start after the log's end is a DataLossError: the topic is new, or a replica returned without its end."""
     raw.appended(kit, topic, 3)
     reader = kit.backend.read(kit.group, HALF, 0, Position(1_000))
     error = loss(kit, reader)
@@ -85,7 +85,7 @@ def test_a_log_that_is_shorter_than_it_was_is_a_loss(kit, topic):
 
 
 def test_records_that_go_while_they_are_read_are_a_loss(kit, topic):
-    """A reader that is slower than retention reports it instead of jumping over the gap."""
+    """A reader that is slower than retention raises DataLossError instead of jumping over the gap."""
     raw.appended(kit, topic, 3)
     reader = kit.backend.read(kit.group, HALF, 0)
     assert len(kit.until(lambda: reader.read(10))) == 3
@@ -100,7 +100,7 @@ def test_records_that_go_while_they_are_read_are_a_loss(kit, topic):
 
 
 def test_everything_there_is_read_before_the_first_empty_result(kit, topic):
-    """On a broker that answers, a fresh reader brings all that was there when it was opened."""
+    """A new reader returns all stored records before its first empty result."""
     for count in (1, 400):
         raw.appended(kit, topic, count)
         reader = kit.backend.read(kit.group, HALF, 0)
@@ -112,7 +112,7 @@ def test_everything_there_is_read_before_the_first_empty_result(kit, topic):
 
 
 def test_records_are_read_again_on_one_connection_wherever_they_are(kit, topic, monkeypatch):
-    """In the order of the log, with a jump where they are far apart; the records between them are not returned."""
+    """Fetch reads near and distant records on one connection, and does not return the records between them."""
     monkeypatch.setattr(readers, "NEAR_COUNT", 3)
     made = []
 
@@ -131,7 +131,7 @@ def test_records_are_read_again_on_one_connection_wherever_they_are(kit, topic, 
 
 
 def test_records_that_are_gone_are_missing_where_others_are_read_again(kit, topic):
-    """This holds for positions before the log's beginning and after its end."""
+    """Fetch leaves out positions before the log's beginning and after its end, and returns the other records."""
     halves = raw.appended(kit, topic, 10)
     kit.harness.trim(kit.group, HALF, 0, 5)
     reader = kit.backend.read(kit.group, HALF, 0, Position(5))
@@ -142,7 +142,7 @@ def test_records_that_are_gone_are_missing_where_others_are_read_again(kit, topi
 
 
 def test_records_come_from_other_clients_too(kit):
-    """Every record of the log is returned undecoded; poison is for the core."""
+    """Every record of the log is returned undecoded; the core handles records that it cannot decode."""
     kit.connect()
     kit.publish(topic_name(kit.group, OP), b"no op of ours", partition=1)
     found = raw.read(kit, OP, len, partition=1)
@@ -150,7 +150,7 @@ def test_records_come_from_other_clients_too(kit):
 
 
 def test_of_many_checkpoints_the_last_one_counts(kit):
-    """Each costs one record; loading reads one, however many there were."""
+    """Each checkpoint is one record of its topic, and the last one is loaded."""
     claim = kit.backend.claim(kit.group, "me")
     for number in range(200):
         future = claim.checkpoint(0, Checkpoint(Position(number), Position(number), b"t" * 16, bytes(100)))
@@ -162,14 +162,14 @@ def test_of_many_checkpoints_the_last_one_counts(kit):
 
 
 def test_a_damaged_checkpoint_is_none(kit):
-    """It only saves work: without it everything is read."""
+    """A damaged checkpoint is loaded as None, as a checkpoint only saves work."""
     backend = kit.connect()
     kit.publish(checkpoint_topic(kit.group), b"damaged")
     assert kit.wait(backend.load_checkpoint(kit.group, 0)) is None
 
 
 def test_the_largest_note_is_stored(kit):
-    """Far more than the 4096 bytes that a committed offset could carry."""
+    """A note of the largest size is stored, far above the 4096 bytes of a committed offset's metadata."""
     note = bytes(range(256)) * (kit.promises.note_size_max // 256)
     claim = kit.backend.claim(kit.group, "me")
     kit.wait(claim.checkpoint(1, Checkpoint(Position(1), None, b"t" * 16, note)))
@@ -178,7 +178,7 @@ def test_the_largest_note_is_stored(kit):
 
 
 def test_a_group_that_was_deleted_is_gone(kit):
-    """A new client gets the error that there is no such group; no client makes it in silence."""
+    """A new client that reads a deleted group gets a ConfigError; the group is not created again."""
     kit.connect()
     for kind in LogKind:
         kit.delete(topic_name(kit.group, kind))
@@ -197,7 +197,7 @@ def early_rest(monkeypatch):
 
 @pytest.mark.parametrize("kind", [HALF, OP])
 def test_a_log_on_which_nothing_happens_is_read_without_a_consumer(kit, topic, kind, early_rest):
-    """Given up after a while, and made again for what comes: nothing is missed, nothing comes twice."""
+    """A reader gives its consumer up in a quiet log, and creates one for new records; each record is read once."""
     reader = kit.backend.read(kit.group, kind, 0)
     assert list(reader.read(10)) == []
     assert reader._connection is None, "an empty log has never had one"
@@ -214,7 +214,7 @@ def test_a_log_on_which_nothing_happens_is_read_without_a_consumer(kit, topic, k
 
 
 def test_after_a_mark_a_resting_reader_has_everything_before_it(kit, topic):
-    """A resting reader looks for itself after a mark of its backend is stored, whenever the ends were asked for."""
+    """After a mark of its backend is stored, a resting reader's next read returns all records before the mark."""
     halves, ops = kit.backend.read(kit.group, HALF, 0), kit.backend.read(kit.group, OP, 0)
     for number in range(5):
         assert list(halves.read(10)) == list(ops.read(10)) == [] if not number else True
@@ -231,7 +231,7 @@ def test_after_a_mark_a_resting_reader_has_everything_before_it(kit, topic):
 
 
 def test_a_resting_reader_reports_an_outage(hurt):
-    """A reader with a consumer does the same."""
+    """A resting reader raises BackendUnavailableError during an outage."""
     reader = hurt.backend.read(hurt.group, HALF, 0)
     assert list(reader.read(10)) == []
     assert reader._connection is None
@@ -242,7 +242,7 @@ def test_a_resting_reader_reports_an_outage(hurt):
 
 
 def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
-    """The marker that shows the end is not read before what an open transaction wrote in front of it."""
+    """A reader does not pass the end while an open transaction has a record before it, and passes it afterwards."""
     raw.appended(kit, topic, 2)
     half_topic = topic_name(kit.group, HALF)
     producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})
@@ -272,7 +272,7 @@ def test_the_end_lies_after_what_an_open_transaction_holds_back(kit, topic):
 
 
 def test_a_reader_that_rests_after_control_records_gives_up_its_consumer(kit, topic):
-    """Only a marker comes after the last record: the reader is at the end, and an end asked for wakes it."""
+    """A reader rests although only control records come after its last record; a question for the end wakes it."""
     half_topic = topic_name(kit.group, HALF)
     raw.appended(kit, topic, 1)
     producer = kit.plain_producer(**{"transactional.id": f"stranger-{kit.group}"})

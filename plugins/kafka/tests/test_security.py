@@ -1,4 +1,4 @@
-"""TLS and credentials, against brokers that demand them; and what is said when they are wrong."""
+"""TLS and credentials, against brokers that demand them; and the errors when they are wrong."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture(scope="module")
 def secured(started_broker):
-    """TLS with a client's certificate, and a user with a password over TLS."""
+    """A broker that demands TLS with a client's certificate, or a user with a password over TLS."""
     broker = started_broker(tls=True, credentials=True, client_certificate=True)
     yield broker
     broker.remove()
 
 
 def answer_of(url, **options):
-    """Return what `ensure_group` on *url* resolves to, or the error; the backend is closed."""
+    """Return the result of `ensure_group` on *url*, or its error; the backend is closed."""
     query = "&".join(f"{key}={value}" for key, value in options.items())
     backend = txcore.connect(f"{url}?request_timeout_s=4&{query}".rstrip("&"))
     try:
@@ -40,12 +40,12 @@ def files(broker, **others):
 
 
 def test_the_right_files_open_the_door(secured):
-    """Authority, certificate and key."""
+    """A client with the right authority, certificate and key connects."""
     assert answer_of(secured.tls_url, **files(secured)) == 2
 
 
 def test_the_right_password_opens_the_door(secured):
-    """SASL over TLS; the whole path of a transaction works there."""
+    """With the right password over TLS, a transaction's message reaches its consumer."""
     assert answer_of(secured.credentials_url, **files(secured)) == 2
     query = "&".join(f"{key}={value}" for key, value in files(secured).items())
     url = f"{secured.credentials_url}?{query}"
@@ -67,20 +67,20 @@ def test_the_right_password_opens_the_door(secured):
 
 
 def test_a_client_without_a_certificate_is_refused(secured):
-    """The broker wants one."""
+    """A client without a certificate cannot connect to a broker that demands one."""
     error = answer_of(secured.tls_url, ca_file=secured.ca_file)
     assert isinstance(error, BackendUnavailableError | BackendTimeoutError | ConfigError)
 
 
 def test_a_broker_without_a_trusted_certificate_is_refused(secured):
-    """Another authority than the one that signed the broker's certificate."""
+    """A client does not connect if its authority did not sign the broker's certificate."""
     stranger = secured.certificates.stranger_ca_file
     error = answer_of(secured.tls_url, **files(secured, ca_file=stranger))
     assert isinstance(error, BackendUnavailableError | BackendTimeoutError | ConfigError)
 
 
 def test_a_wrong_password_is_said_and_not_shown(secured, caplog):
-    """In the error's words, and in no error, log or repr."""
+    """The error for a wrong password names authentication; no error, log or repr shows the password."""
     wrong = "no-such-secret"
     with caplog.at_level(logging.DEBUG):
         error = answer_of(secured.credentials_url.replace(PASSWORD, wrong), **files(secured))
@@ -91,7 +91,7 @@ def test_a_wrong_password_is_said_and_not_shown(secured, caplog):
 
 
 def test_no_backend_shows_its_password(secured):
-    """Neither in its repr nor in its options'."""
+    """The repr of a backend and of its options shows no password."""
     backend = txcore.connect(secured.credentials_url)
     assert PASSWORD not in f"{backend!r} {backend._options!r}"
     assert USER in repr(backend._options)
@@ -99,7 +99,7 @@ def test_no_backend_shows_its_password(secured):
 
 
 def test_a_file_that_is_not_there_is_named(secured):
-    """At the first call, as a setting that cannot be used."""
+    """A missing CA file is a ConfigError at the first call."""
     error = answer_of(secured.tls_url, ca_file="/nowhere/ca.pem")
     assert isinstance(error, ConfigError)
     assert "ca" in str(error).lower()

@@ -29,7 +29,7 @@ def halves_of(kit, topic, count):
 
 
 def everything_in(kit, topic):
-    """Return every record's value, aborted ones too; a log may hold nothing but marks of transactions."""
+    """Return every record's value, aborted ones too; the list is empty if the log has only control records."""
     consumer = Consumer(
         {
             "bootstrap.servers": kit.servers,
@@ -52,14 +52,14 @@ def everything_in(kit, topic):
 
 
 def assigned_claim(kit, name="me", backend=None):
-    """Return a claim that owns at least one partition, and which."""
+    """Return a claim that owns at least one partition, and the numbers of its partitions."""
     claim = (backend or kit.backend).claim(kit.group, name)
     events = kit.until(claim.poll, "an assignment")
     return claim, {event.partition for event in events if event.kind is ClaimEventKind.ASSIGNED}
 
 
 def test_many_releases_share_a_transaction(together):
-    """Five hundred cost a few transactions, and all of their ops and targets are there."""
+    """Five hundred releases need a few transactions only, and all of their ops and targets are stored."""
     topic = together.topic()
     halves = halves_of(together, topic, 500)
     before = lane(together).commit_count
@@ -70,7 +70,7 @@ def test_many_releases_share_a_transaction(together):
 
 
 def test_one_refused_target_harms_no_other_release(together):
-    """Its transaction is aborted and the others are tried again; of the refused one nothing is visible."""
+    """After one refused target the other releases are committed; no target or op of the refused one is visible."""
     topic, small = together.make_topic(), together.make_topic(max_message_bytes=2_000)
     good = halves_of(together, topic, 20)
     bad = raw.half(together, topic, small, body=bytes(3_000))
@@ -83,11 +83,11 @@ def test_one_refused_target_harms_no_other_release(together):
 
 
 def test_readers_of_uncommitted_records_see_what_was_aborted(together):
-    """Which is why consumers must read committed records only."""
+    """Readers of uncommitted records see aborted records, so consumers must read committed records only."""
     topic, small = together.make_topic(), together.make_topic(max_message_bytes=2_000)
 
     def seen():
-        # What the driver has not sent yet when the other record is refused, it throws away: so more than once.
+        # The driver drops a record that is not sent yet when the other one is refused; so this is repeated.
         raw.release(together, raw.commit(raw.half(together, topic, small, body=bytes(3_000))))
         return everything_in(together, topic)
 
@@ -96,7 +96,7 @@ def test_readers_of_uncommitted_records_see_what_was_aborted(together):
 
 
 def test_a_missing_target_is_refused_without_a_transaction(together):
-    """It is asked for first, so that no release is delayed while the driver looks for it."""
+    """A release to a missing topic is refused before a transaction begins, so that it delays no other release."""
     before = lane(together).commit_count, lane(together).rebuilt_count
     (outcome,) = raw.release(together, raw.commit(raw.half(together, "never-made-topic")))
     assert (outcome.status, outcome.missing) == (REFUSED, (0,))
@@ -104,7 +104,7 @@ def test_a_missing_target_is_refused_without_a_transaction(together):
 
 
 def test_a_claim_writes_for_its_own_partitions_only(together):
-    """The broker would take a live member's word for any partition: the backend asks itself."""
+    """The backend fences releases and marks of partitions that the claim does not own; the broker accepts them."""
     topic = together.topic()
     half = halves_of(together, topic, 1)[0]
     mine, owned = assigned_claim(together, "a")
@@ -118,7 +118,7 @@ def test_a_claim_writes_for_its_own_partitions_only(together):
 
 
 def test_a_generation_that_is_over_is_fenced_by_the_broker(together):
-    """A checker that sleeps through a rebalance and thaws publishes nothing."""
+    """The broker fences the transaction of a claim whose generation has ended; no target is published."""
     topic = together.topic()
     half = halves_of(together, topic, 1)[0]
     mine, _ = assigned_claim(together, "a")
@@ -143,7 +143,7 @@ def test_a_generation_that_is_over_is_fenced_by_the_broker(together):
 
 
 def test_a_member_that_left_is_fenced(together):
-    """Its claim is closed, so nothing is written in its name."""
+    """A release under a closed claim is FENCED."""
     half = halves_of(together, together.topic(), 1)[0]
     claim, _ = assigned_claim(together)
     together.wait(claim.close(10))
@@ -151,7 +151,7 @@ def test_a_member_that_left_is_fenced(together):
 
 
 def test_a_client_that_lost_its_name_is_replaced(together):
-    """Another client under the same transactional id fences it; what was under way is never half visible."""
+    """A client fenced by its transactional id is replaced; a release has its op and its target, or none of them."""
     topic = together.topic()
     halves = halves_of(together, topic, 3)
     assert raw.statuses(raw.release(together, raw.commit(halves[0]))) == [DURABLE]
@@ -166,7 +166,7 @@ def test_a_client_that_lost_its_name_is_replaced(together):
 
 
 def test_a_frozen_broker_leaves_nothing_half_done(together):
-    """UNKNOWN in time; whatever became of the transaction, target and op are both there or both not."""
+    """A release to a frozen broker is UNKNOWN in time; later its target and op are both visible or both not."""
     topic = together.topic()
     first, second = halves_of(together, topic, 2)
     raw.release(together, raw.commit(first))
@@ -185,7 +185,7 @@ def test_a_frozen_broker_leaves_nothing_half_done(together):
 
 
 def test_a_half_need_not_wait_for_a_releases_deadline(together):
-    """Each kind of item ends by its own timeout, whatever comes before it in the queue."""
+    """A half ends by its own timeout, although a release with a later deadline was handed over before it."""
     backend = together.connect(delivery_timeout_s="1", transaction_timeout_s="20")
     topic = together.topic()
     half = raw.half(together, topic)
@@ -203,7 +203,7 @@ def test_a_half_need_not_wait_for_a_releases_deadline(together):
 
 
 def test_an_abandoned_transaction_hides_the_log_for_a_bounded_time(together):
-    """A process that dies in the middle of one delays readers of its op log until the broker ends it."""
+    """A transaction that its process abandoned delays readers of the op log until the broker ends it."""
     together.connect()
     topic = topic_name(together.group, LogKind.OP)
     producer = together.plain_producer(
@@ -228,7 +228,7 @@ def test_an_abandoned_transaction_hides_the_log_for_a_bounded_time(together):
 
 
 def test_closing_commits_what_is_queued(together):
-    """Every item is settled, and what was DURABLE is there."""
+    """Closing settles every queued release, and the targets of each DURABLE one are stored."""
     topic = together.topic()
     backend = together.connect()
     halves = halves_of(together, topic, 100)
@@ -241,7 +241,7 @@ def test_closing_commits_what_is_queued(together):
 
 
 def test_a_short_immunity_is_refused_by_name(together):
-    """The producer must hand over before the longest life of a transaction, half as long again."""
+    """A producer whose immunity is not above the release time is refused, and the error names `immunity_s`."""
     backend = together.backend
     policy = CheckPolicy(immunity_s=backend.capabilities.release_time_max_s)
     with pytest.raises(ConfigError) as raised:
@@ -250,7 +250,7 @@ def test_a_short_immunity_is_refused_by_name(together):
 
 
 def test_a_broker_that_looks_less_often_is_named(kit):
-    """The URL's `transaction_sweep_s` is a promise about the broker's own setting."""
+    """A URL whose `transaction_sweep_s` is below the broker's own setting is refused by name."""
     backend = kit.connect(partition_count=0, release="transaction", transaction_sweep_s="1")
     error = error_of(lambda: backend.ensure_group(kit.group, 2), kit.timeout_s)
     assert isinstance(error, ConfigError)
@@ -259,7 +259,7 @@ def test_a_broker_that_looks_less_often_is_named(kit):
 
 
 def test_the_group_shows_how_far_a_checker_is(together):
-    """Offsets in the consumer group are the checkpoints' half positions, for tools that watch its lag."""
+    """The consumer group's offsets are the checkpoints' half positions, for tools that watch its lag."""
     topic = together.topic()
     half = halves_of(together, topic, 1)[0]
     claim, _ = assigned_claim(together)

@@ -22,7 +22,7 @@ from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
 DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
 NOWHERE = "kafka://127.0.0.1:1"
 ALLOWANCE_S = 4.0
-"""What a busy machine may add to a bound."""
+"""Time, in seconds, that a busy machine may add to a bound."""
 
 
 def lasts_s(call):
@@ -32,7 +32,7 @@ def lasts_s(call):
 
 
 def kill_client(client):
-    """Make the driver's client believe in a fatal error."""
+    """Raise a fatal error inside the driver's client."""
     library = ctypes.CDLL(loaded_librdkafka())
     library.rd_kafka_test_fatal_error.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
     handle = ctypes.cast(id(client) + object.__basicsize__, ctypes.POINTER(ctypes.c_void_p)).contents.value
@@ -46,7 +46,7 @@ def loaded_librdkafka():
 
 
 class Fenced:
-    """An admin client of a broker that was frozen for so long that its controller gives it no topics just yet."""
+    """An admin client of a broker that was frozen so long that its controller does not assign topics to it yet."""
 
     def __init__(self, admin):
         self.list_topics = admin.list_topics
@@ -63,13 +63,13 @@ class Fenced:
 
 
 def test_the_harness_waits_for_a_broker_that_is_fenced(kit, monkeypatch):
-    """Topics can be made on one that was frozen, as soon as it has reported to its controller that it lives."""
+    """The harness repeats the creation of a topic that a fenced broker refuses at first."""
     monkeypatch.setattr(kit.harness, "_admin", Fenced(kit.admin))
     assert kit.harness.read_topic(kit.topic()) == []
 
 
 def test_a_dead_client_is_replaced(kit, topic):
-    """A fatal error ends what was under way as UNKNOWN at the latest; then the backend works on with a new client."""
+    """After a fatal error all items under way are settled, and the backend continues with a new client."""
     backend = kit.backend
     raw.append(kit, raw.half(kit, topic))
     old = backend._producing._producer
@@ -86,7 +86,7 @@ def test_a_dead_client_is_replaced(kit, topic):
 
 
 def test_a_forked_child_opens_its_own(kit):
-    """The parent's backend refuses, dropping it does not hang, a new one works, and the parent continues."""
+    """In a forked child the parent's backend refuses calls and can be dropped, and a new one works."""
     kit.connect()
     process = kit.child("fork", kit.address(), kit.group, "-")
     output, _ = process.communicate(timeout=60)
@@ -100,7 +100,7 @@ def test_a_forked_child_opens_its_own(kit):
 
 
 def test_opening_does_not_wait_for_the_broker():
-    """A broker that is not there shows with the first call's Future, in time; closing is quick."""
+    """Opening without a broker returns at once; the first call's Future fails in time, and closing is quick."""
     began_s = time.monotonic()
     backend = txcore.connect(f"{NOWHERE}?request_timeout_s=1&delivery_timeout_s=1")
     assert time.monotonic() - began_s < 1.0
@@ -110,9 +110,9 @@ def test_opening_does_not_wait_for_the_broker():
 
 
 def test_nothing_hangs_without_a_broker(hurt):
-    """Halves, releases, marks, checkpoints: each ends within its timeout, and closing is bounded."""
+    """Without a broker halves, releases, marks and checkpoints end within their timeouts, and so does closing."""
     topic = hurt.topic()
-    hurt.connect()  # makes the group, for which a busy machine may need longer
+    hurt.connect()  # creates the group, for which a busy machine may need longer
     backend = hurt.connect(delivery_timeout_s="1", request_timeout_s="1")
     half = raw.half(hurt, topic)
     raw.append(hurt, half, backend=backend)
@@ -135,7 +135,7 @@ def test_nothing_hangs_without_a_broker(hurt):
 
 
 def test_closing_on_a_frozen_broker_is_bounded(hurt):
-    """Connections are open and silent; what is under way ends as UNKNOWN."""
+    """Closing on a frozen broker ends in time, and the half under way is UNKNOWN."""
     topic = hurt.topic()
     backend = hurt.connect(delivery_timeout_s="30")
     raw.append(hurt, raw.half(hurt, topic), backend=backend)
@@ -152,7 +152,7 @@ def test_closing_on_a_frozen_broker_is_bounded(hurt):
 
 
 def test_a_confirmation_that_comes_late_writes_no_op(hurt):
-    """UNKNOWN is the last word: the checker decides, whatever the broker did with the target."""
+    """A release that ended as UNKNOWN never writes its op, even if its target is confirmed later."""
     topic = hurt.topic()
     backend = hurt.connect(delivery_timeout_s="1.5")
     half, other = raw.half(hurt, topic), raw.half(hurt, topic)
@@ -167,7 +167,7 @@ def test_a_confirmation_that_comes_late_writes_no_op(hurt):
 
 
 def test_a_reader_continues_after_the_broker_was_killed(hurt):
-    """It says that the broker cannot be reached, or nothing, and then brings every record once."""
+    """A reader returns all later records after the broker was killed and started again."""
     topic = hurt.topic()
     backend = hurt.connect()
     halves = [raw.half(hurt, topic) for _ in range(10)]
@@ -193,7 +193,7 @@ def test_a_reader_continues_after_the_broker_was_killed(hurt):
 
 
 def test_the_reader_reports_an_outage(hurt):
-    """Once in a while, as BackendUnavailableError; reading is never long about it."""
+    """A reader raises BackendUnavailableError during an outage."""
     backend = hurt.connect()
     reader = backend.read(hurt.group, LogKind.HALF, 0)
     reader.read(1)
@@ -204,7 +204,7 @@ def test_the_reader_reports_an_outage(hurt):
 
 
 def test_what_the_client_did_not_take_is_not_kept_for_ever(kit, topic, monkeypatch):
-    """The error's traceback leads back to the record, so that only the garbage collector ends it."""
+    """The garbage collector frees items that the client did not accept, although the error refers to them."""
 
     def refuse(record):
         raise BusyError("the client's queue is full")

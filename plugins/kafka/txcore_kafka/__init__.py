@@ -32,10 +32,10 @@ SCHEME: Final = "kafka"
 
 
 def check_driver() -> None:
-    """Find out whether confluent-kafka is there, without importing it.
+    """Check that confluent-kafka is installed, without importing it.
 
     Raises:
-        BackendNotInstalledError: it is not.
+        BackendNotInstalledError: confluent-kafka is missing.
     """
     if find_spec("confluent_kafka") is None:
         raise BackendNotInstalledError(SCHEME, "confluent-kafka", SCHEME)
@@ -71,7 +71,7 @@ def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Exa
 
 
 def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return what a group consists of on the broker; 0 partitions for the URL's own number."""
+    """Return the topics and the consumer group of a group; *partition_count* 0 takes the number of the URL."""
     from txcore_kafka import describing  # noqa: PLC0415 - only `txcore topics` needs it
 
     return describing.describe_group(url, group, partition_count)

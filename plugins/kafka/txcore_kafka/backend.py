@@ -143,7 +143,7 @@ class KafkaBackend:
         return self._worker.submit(lambda: self._readers.load_checkpoint(group, partition))
 
     def poll(self, timeout_s: float, is_done: Callable[[], Any] = never_done, *, comes_again: bool = False) -> bool:
-        """See `Backend.poll`; the poll thread lends its work, but not where releases end on another thread."""
+        """See `Backend.poll`; the poll thread lends its work, except with releases that end on another thread."""
         if self._releaser.lane is not None:
             return False
         return self._producing.poll(timeout_s, is_done, comes_again=comes_again)
@@ -155,7 +155,7 @@ class KafkaBackend:
             if self._closing is None:
                 self._closing = new_future()
                 if self._pid is None or self._pid != os.getpid():
-                    self._closing.set_result(None)  # Never used, or a parent's: its threads are not here.
+                    self._closing.set_result(None)  # Never used, or inherited in a fork: it has no threads here.
                 else:
                     is_mine = True
             closing = self._closing

@@ -1,4 +1,4 @@
-"""Making the driver's clients, and outliving a fork: a client must never be destroyed in a child that inherited it."""
+"""Creates the driver's clients, and keeps them in a forked child, in which no inherited client may be destroyed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _log = logging.getLogger("txcore.kafka")
 
 
 class _WeakProducer(Producer):
-    """A producer that can be referred to weakly, as only Python's own classes can."""
+    """A producer that weak references can refer to, which the driver's own class does not allow."""
 
 
 class _WeakConsumer(Consumer):
-    """A consumer that can be referred to weakly."""
+    """A consumer that weak references can refer to."""
 
 
 _alive: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
@@ -69,7 +69,7 @@ def _made(kind: Callable[[dict[str, Any]], Any], config: Mapping[str, Any]) -> A
 
 
 def _leak() -> None:
-    """In a forked child: keep the parent's clients for ever. Destroying one waits for threads that are not here."""
+    """Keep the parent's clients for ever in a forked child: destroying one waits for threads that the child lacks."""
     for client in list(_alive):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
@@ -78,7 +78,7 @@ os.register_at_fork(after_in_child=_leak)
 
 
 def discard(client: Any) -> None:
-    """Forget what a client still has in its queues, so that it goes away at once."""
+    """Empty the queues of a client, so that it can be destroyed at once."""
     for step in (client.purge, functools.partial(client.poll, 0)):
         try:
             step()
@@ -87,7 +87,7 @@ def discard(client: Any) -> None:
 
 
 class ConnectionNews:
-    """The driver's news about connections; only information, as it reconnects by itself for ever.
+    """The driver's news about connections; for information only, as the driver always reconnects by itself.
 
     Attributes:
         refusal: Why the last connection was refused, if certificates or credentials were the reason.
@@ -97,7 +97,7 @@ class ConnectionNews:
         self.refusal: KafkaError | None = None
 
     def heard(self, error: KafkaError) -> None:
-        """Take what the producer's client says."""
+        """Remember and log an error that the producer's client reports."""
         if is_refused_connection(error):
             self.refusal = error
         _log.info("kafka.connection", extra={"reason": error.str(), "code": error.name()})

@@ -1,4 +1,4 @@
-"""The border to confluent-kafka: its errors become ours here, and records get their sizes and Kafka's form."""
+"""Conversions between confluent-kafka and txcore: errors, the sizes of records, headers and checkpoints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _REFUSALS: Final = (
         KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
-"""A broker's own answers that say "not stored", and will say so again."""
+"""Answers of a broker that mean "not stored", and that a retry would get again."""
 _SETTINGS: Final = frozenset(
     {
         KafkaError.INVALID_CONFIG,
@@ -105,18 +105,18 @@ def is_missing(error: BaseException | KafkaError | None) -> bool:
 
 
 def is_too_large(error: KafkaError) -> bool:
-    """Return whether a record, or the batch in which it travelled, was larger than the topic takes."""
+    """Return whether a record, or the batch that held it, was larger than the topic accepts."""
     return error.code() in _TOO_LARGE
 
 
 def exists_already(error: BaseException) -> bool:
-    """Return whether a topic could not be made because it is there."""
+    """Return whether a topic could not be created because it exists already."""
     cause = kafka_error(error)
     return cause is not None and cause.code() == KafkaError.TOPIC_ALREADY_EXISTS
 
 
 def is_membership_lost(error: KafkaError) -> bool:
-    """Return whether the broker refused a member of a group because its time is over."""
+    """Return whether the broker refused a member of a group because its membership or generation has ended."""
     return error.code() in {
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.UNKNOWN_MEMBER_ID,
@@ -145,7 +145,7 @@ def is_unreadable(error: BaseException) -> bool:
 
 
 def translated(error: BaseException | KafkaError, what: str = "the request") -> TxcoreError:
-    """Return our error for what a control call raised."""
+    """Return txcore's error for an error that a control call raised."""
     if isinstance(error, TxcoreError):
         return error
     cause = kafka_error(error)
@@ -160,7 +160,7 @@ def translated(error: BaseException | KafkaError, what: str = "the request") -> 
 
 
 def delivery_outcome(error: KafkaError, topic: str) -> Outcome:
-    """Return how a record ended that the broker did not acknowledge."""
+    """Return the outcome of a record that the broker did not acknowledge."""
     code, text = error.code(), f"a record for topic {topic!r} was not stored: {error.str()}"
     if code in _TOO_LARGE:
         return Outcome(Status.REFUSED, MessageRejectedError(text, topic=topic, reason="size"))
@@ -181,7 +181,7 @@ def record_size(key: bytes | None, body: bytes, headers: Mapping[str, str | byte
 
 
 def check_headers(message: TargetMessage) -> None:
-    """Refuse what Kafka's headers cannot carry.
+    """Refuse a message whose headers Kafka cannot carry.
 
     Raises:
         MessageRejectedError: a header's name or text is not valid Unicode, or a name holds a NUL, which ends it.
@@ -200,7 +200,7 @@ def check_headers(message: TargetMessage) -> None:
 
 
 def as_sent(headers: dict[str, str | bytes]) -> dict[str, str | bytes]:
-    """Return headers in the form that the driver sends whole: it ends a text at its first NUL, and bytes nowhere."""
+    """Return headers in a form that the driver sends whole: it cuts a text at the first NUL, but never bytes."""
     if not any(isinstance(value, str) and "\0" in value for value in headers.values()):
         return headers
     return {name: value.encode() if isinstance(value, str) else value for name, value in headers.items()}
@@ -217,7 +217,7 @@ def decode_checkpoint(body: bytes) -> Checkpoint:
     """Return the checkpoint in a record's value.
 
     Raises:
-        WireFormatError: it is none, or one of a later version.
+        WireFormatError: the value is no checkpoint, or one of a later version.
     """
     try:
         record = _checkpoint_decoder.decode(body)

@@ -40,7 +40,7 @@ class Received:
 
 
 class KafkaConsumer:
-    """Reads one topic as a member of a consumer group. One thread at a time; any number of processes.
+    """A member of a consumer group that reads one topic. One thread may use it at a time.
 
     The members share the topic's partitions. A member that takes over a partition continues after the last acknowledged
     message; a new group begins with the topic's first one. Only committed records are read.
@@ -69,7 +69,7 @@ class KafkaConsumer:
         self._consumer.subscribe([topic], on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
     def poll(self, count_max: int = 100) -> Sequence[Received]:
-        """Return what has arrived, at once; the first polls join the group.
+        """Return the messages that have arrived, at once; the first polls join the group.
 
         Raises:
             ConfigError, BackendUnavailableError: the broker refuses this member, or the topic is gone.
@@ -86,10 +86,10 @@ class KafkaConsumer:
         return received
 
     def ack(self, position: int) -> bool:
-        """Store that everything up to *position*, inclusive, is done; False when another member took some of it over.
+        """Store that all messages up to *position*, inclusive, are done; return False if another member took some over.
 
         Raises:
-            BackendUnavailableError, BackendTimeoutError: it is unknown whether it was stored.
+            BackendUnavailableError, BackendTimeoutError: it is unknown whether the acknowledgement was stored.
         """
         self._require_open()
         if position < 1 or position > self._count:
@@ -105,7 +105,7 @@ class KafkaConsumer:
         return (not offsets or self._commit(offsets)) and is_ours
 
     def _commit(self, offsets: Mapping[int, int]) -> bool:
-        """Store the next position of each partition; False when this member does not own them any more."""
+        """Store the next offset of each partition; return False if this member does not own all of them any more."""
         places = [TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()]
         try:
             errors = [place.error for place in self._consumer.commit(offsets=places, asynchronous=False)]

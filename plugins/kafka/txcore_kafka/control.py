@@ -1,4 +1,4 @@
-"""Groups: making their topics, verifying them, finding out about them. Everything here blocks, on a worker's thread."""
+"""The topics of groups: creating, verifying and describing them. Every call here blocks, on a worker's thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AT_LEAST: Final = ("retention.ms", "max.message.bytes")
 
 
 class Control:
-    """The admin client and what is known of groups. `partition_counts` may be read on any thread."""
+    """The admin client and the known groups. `partition_counts` may be read on any thread."""
 
     def __init__(self, options: Options, clock: Clock, news: ConnectionNews) -> None:
         self._options = options
@@ -53,17 +53,17 @@ class Control:
         return self._admin
 
     def _translated(self, error: KafkaException, what: str) -> TxcoreError:
-        """Return our error; a timeout says why no broker answered, where the driver knows."""
+        """Return txcore's error; a timeout gives the reason why no broker answered, if the driver knows it."""
         ours = translated(error, what)
         if isinstance(ours, BackendTimeoutError | BackendUnavailableError) and self._news.refusal is not None:
             ours = BackendUnavailableError(f"{ours}; the last connection was refused: {self._news.refusal.str()}")
         return ours
 
     def ensure_group(self, group: str, asked: int | None) -> int:
-        """Make or verify the group's topics; returns its number of partitions.
+        """Create or verify the group's topics; return its number of partitions.
 
         Raises:
-            ConfigError: the name cannot be part of a topic's, or something differs from what it must be.
+            ConfigError: the name cannot be part of a topic's name, or a topic, number or setting is not as required.
             BackendUnavailableError, BackendTimeoutError: the broker gave no answer.
         """
         if not TOPIC_NAME.fullmatch(group) or len(group) > GROUP_NAME_SIZE_MAX:
@@ -138,7 +138,7 @@ class Control:
         return found
 
     def _verify_broker(self) -> None:
-        """Verify that the broker ends abandoned transactions as soon as the URL says, where it reports its settings."""
+        """Verify that the broker ends abandoned transactions as soon as the URL says, if it reports its settings."""
         brokers = self.admin.list_topics(timeout=self._options.request_timeout_s).brokers
         if not brokers:
             return
@@ -178,7 +178,7 @@ class Control:
                     raise self._translated(error, f"making topic {topic!r}") from error
 
     def _await_topics(self, topics: list[str]) -> dict[str, int]:
-        """Wait until what was made is known to the broker that answers us."""
+        """Wait until the broker that answers knows the created topics."""
         deadline_s = self._clock.elapsed_s() + self._options.request_timeout_s
         while True:
             found = self.counts(topics)

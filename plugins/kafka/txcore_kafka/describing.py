@@ -1,4 +1,4 @@
-"""What a group has on the cluster: four topics and a consumer group. Needs no driver and no server."""
+"""The parts of a group on the cluster: four topics and a consumer group. Needs no driver and no server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PURPOSES: Final = {
 
 
 def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return what a group consists of; `ensure_group` makes all of it, given the permission to create topics.
+    """Return the parts of a group; `ensure_group` creates all of them if it may create topics.
 
     Raises:
         ConfigError: the URL cannot be used.

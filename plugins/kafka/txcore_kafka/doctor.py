@@ -272,7 +272,7 @@ def _internal_topics(subject: KafkaSubject) -> Finding:
     return ok(f"{' and '.join(names)} have {REPLICAS_WANTED} or more replicas")
 
 
-# -- what several of them share ---------------------------------------------------------------------------------------
+# -- shared by several checks -----------------------------------------------------------------------------------------
 
 
 def _few_replicas(views: Sequence[TopicView]) -> Finding | None:

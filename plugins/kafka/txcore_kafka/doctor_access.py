@@ -1,4 +1,4 @@
-"""How the doctor asks Kafka: metadata and settings, by the driver's admin client; nothing is made or changed."""
+"""The doctor's questions to Kafka: metadata and settings, with the driver's admin client; nothing is changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOGIN_ERRORS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic: its partitions, the replicas of the one with the fewest, how many lack a replica, or even a leader."""
+    """One topic: its partitions, their smallest number of replicas, and how many lack a replica or a leader."""
 
     name: str
     partition_count: int
@@ -43,7 +43,7 @@ class TopicView:
 
 @dataclass
 class KafkaSubject:
-    """One cluster and one group on it. What was asked once is remembered."""
+    """One cluster and one group on it. Each answer is remembered."""
 
     options: Options
     request: Request
@@ -55,15 +55,15 @@ class KafkaSubject:
         return AdminClient(self.options.connection() | {"error_cb": self.errors.append})
 
     def connect(self) -> None:
-        """Find out whether the cluster answers.
+        """Check that the cluster answers.
 
         Raises:
-            BackendUnavailableError: it does not, or refuses certificate, user or password.
+            BackendUnavailableError: the cluster does not answer, or refuses certificate, user or password.
         """
         try:
             _ = self.metadata
         except KafkaException as error:
-            self.admin.poll(0)  # hands over what went wrong with the connections
+            self.admin.poll(0)  # passes on the errors of connections
             refusals = [each for each in self.errors if each.code() in LOGIN_ERRORS]
             said = (refusals or [*self.errors, error.args[0]])[0].str()
             what = "refuses the login or the certificate" if refusals else "cannot be reached"
@@ -97,7 +97,7 @@ class KafkaSubject:
         """Return one topic, or None when it does not exist.
 
         Raises:
-            UntoldError: this user may not see it.
+            UntoldError: this user may not see the topic.
         """
         found = self.metadata.topics.get(name)
         if found is None or (found.error is not None and is_missing(found.error)):
@@ -121,7 +121,7 @@ class KafkaSubject:
 
     @property
     def present_topics(self) -> list[TopicView]:
-        """Those of them that exist."""
+        """Those of the group's topics that exist."""
         return [view for view in self.own_topics.values() if view is not None]
 
     @cached_property
@@ -129,7 +129,7 @@ class KafkaSubject:
         """The topics that the doctor was asked to look at.
 
         Raises:
-            UntoldError: none was named.
+            UntoldError: the request names no topic.
         """
         if not self.request.targets:
             raise UntoldError("no target was named", "--target TOPIC, once for each")

@@ -1,8 +1,8 @@
-"""Where a log ends: a marker of ours is appended, and its place is the answer.
+"""The end of a log: txcore appends a marker, and the end is the offset after it.
 
-A leader that was replaced while it was frozen reports an old end until it learns of that. It cannot acknowledge a
-marker with `acks=all`: the replicas follow another leader. The marker is known by its key, and no reader of ours
-returns it.
+A leader that was replaced while it was frozen reports an old end until it learns of the new leader. It cannot
+acknowledge a marker with `acks=all`: the replicas follow another leader. Readers recognize a marker by its key, and
+txcore's readers never return it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ END_KEY: Final = b"txcore-end"
 """The key of every marker; no other record of a half, op or parked log has one."""
 AUTHOR: Final = "txcore_kafka"
 NONCE: Final = AUTHOR.encode().ljust(ID_BYTES, b"\0")
-"""In the place of a transaction id, for readers that do not know markers; nothing is ever looked up by it."""
+"""A constant in the place of a transaction id, for readers that do not know markers; no record is looked up by it."""
 MARKERS: Final = "end markers"
 
 
 def is_end_marker(key: bytes | None) -> bool:
-    """Say whether the record with this key marks an end and holds nothing else."""
+    """Return whether *key* is the key of a marker."""
     return key == END_KEY
 
 
@@ -53,7 +53,7 @@ class Log(NamedTuple):
 
 
 class EndMarker(Record):
-    """A marker under way, and all that it answers."""
+    """A marker under way, and all questions that it answers."""
 
     ends: Ends
     log: Log
@@ -80,7 +80,7 @@ class EndMarker(Record):
         self.settle(error)
 
     def settle(self, error: TxcoreError | None = None, *, end: int = 0) -> None:
-        """Answer, unless the deadline came first."""
+        """Answer the questions, unless the marker has ended already."""
         if not self.ends.ended(self):
             return
         if isinstance(error, BusyError | ClosedError):
@@ -93,9 +93,9 @@ class EndMarker(Record):
 
 
 class Ends:
-    """Appends markers, one at a time to each log. Thread safe; never blocks.
+    """The questions for ends: at most one marker at a time is under way in each log. Thread safe; never blocks.
 
-    Groups are looked up on *worker*. It must not be the thread on which anything waits for an end.
+    Groups are looked up on *worker*. No other request on *worker* may wait for an end.
     """
 
     def __init__(self, producing: Producing, control: Control, worker: Worker, clock: Clock, timeout_s: float) -> None:
@@ -110,7 +110,7 @@ class Ends:
         self._is_closed = False
 
     def ask(self, log: Log) -> Future[int]:
-        """Ask where *log* ends: after every record that was acknowledged before this call.
+        """Ask for the end of *log*, which is after every record that was acknowledged before this call.
 
         Raises (through the Future):
             ConfigError: there is no such group, or this user may not write to the log.
@@ -129,7 +129,7 @@ class Ends:
         return future
 
     def ended(self, marker: EndMarker) -> bool:
-        """Say whether *marker* ends with this call, and send another one for all that asked meanwhile."""
+        """Return whether *marker* ends with this call, and send another one for all questions asked meanwhile."""
         with self._lock:
             if marker.is_done:
                 return False
@@ -142,7 +142,7 @@ class Ends:
         return True
 
     def look_for_group(self, marker: EndMarker) -> None:
-        """Fail *marker*, whose topic the client does not find: with ConfigError if there is no such group."""
+        """Fail *marker*, whose topic the client does not find, with ConfigError if there is no such group."""
         self._control.partition_counts.pop(marker.log.group, None)
 
         def answered(found: Future[int]) -> None:
@@ -152,7 +152,7 @@ class Ends:
         self._find_group(marker).add_done_callback(answered)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Fail the open questions and refuse new ones."""
         with self._lock:
             self._is_closed = True
             markers = list(self._under_way.values())

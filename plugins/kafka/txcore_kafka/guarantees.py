@@ -1,4 +1,4 @@
-"""What Kafka promises under txcore, said for `docs/guarantees.md`."""
+"""The guarantees of Kafka under txcore, for `docs/guarantees.md`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from txcore.records import Capabilities
 from txcore_kafka.options import TRANSACTION, Options
 
 SETTLE_TICK_S: Final = 0.2
-"""Longest delay, in seconds, of an item's settling after its deadline."""
+"""Longest time, in seconds, from an item's deadline until it is settled."""
 BATCH_COUNT_MAX: Final = 2_000
 NOTE_SIZE_MAX: Final = 32_000
 
 
 BLOCKED_FACTOR: Final = 1.5
-"""Least time from a producer's hand-over to the end of its immunity, in longest lives of a transaction: until then the
-transaction may be committed, and until then its op may be where no reader of committed records can see it."""
+"""Least time from a producer's hand-over to the end of its immunity, as a multiple of the longest life of a
+transaction. Until then it may still be committed, and readers of committed records may not see its op."""
 
 
 def release_time_max_s(options: Options) -> float:
-    """Return how long before the end of its immunity a producer must hand over, at the latest."""
+    """Return the least time, in seconds, between a producer's hand-over and the end of its immunity."""
     if options.is_transactional:
         return BLOCKED_FACTOR * (options.transaction_timeout_s + options.transaction_sweep_s)
     return options.delivery_timeout_s + SETTLE_TICK_S
 
 
 CLOCK_SKEW_MAX_S: Final = 10.0
-"""Largest difference of clocks, in seconds, that shortens no immunity: half and op partitions may have leaders on
-different nodes."""
+"""Largest difference of clocks, in seconds, that does not shorten an immunity: half and op partitions may have leaders
+on different nodes."""
 
 
 def capabilities_of(options: Options) -> Capabilities:
-    """Return what a broker promises to a backend opened with *options*."""
+    """Return the capabilities of a backend opened with *options*."""
     return Capabilities(
         atomic_release=options.is_transactional,
         resolution_is_unique=False,

@@ -1,4 +1,4 @@
-"""Op records: ops of one partition wait a moment for each other and share a record; marks follow them."""
+"""Op records: the ops of one partition wait briefly for each other and share a record; marks come after them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OP_BYTES: Final = 48
 MERGE_BUSY_S: Final = 0.005
 MERGE_IDLE_S: Final = 0.05
 BUSY_COUNT: Final = 8
-"""Number of ops in its last record from which on a partition is busy."""
+"""Least number of ops in a partition's last record that makes the partition busy."""
 QUEUED_MAX: Final = 100_000
 
 Settle = Callable[[Outcome], None]
@@ -62,7 +62,7 @@ class _Queue:
 
 
 class OpMerger:
-    """All queues of one backend. Thread safe; a record is handed to the client under the lock, which keeps order."""
+    """All queues of one backend. Thread safe; records are handed to the client under the lock, which keeps order."""
 
     def __init__(self, producing: Producing, clock: Clock) -> None:
         self._producing = producing
@@ -74,9 +74,9 @@ class OpMerger:
         self._count = 0
 
     def put(self, group: str, partition: int, op: Op, settle: Settle | None) -> TxcoreError | None:
-        """Queue *op*; with *settle* it leaves with the next `flush_urgent`, and its outcome is reported.
+        """Queue *op*; with *settle* the next `flush_urgent` sends it, and its outcome is reported.
 
-        Returns the reason when it is not queued, as too many are.
+        Returns an error if too many ops wait already; then *op* is not queued.
         """
         with self._lock:
             if self._count >= QUEUED_MAX:
@@ -102,7 +102,7 @@ class OpMerger:
         return None
 
     def mark(self, group: str, partition: int, op: Op, settle: Settle) -> None:
-        """Send *op* in a record of its own, after everything queued for the partition."""
+        """Send *op* in a record of its own, after all ops queued for the partition."""
         with self._lock:
             queue = self._queue(group, partition)
             refused = self._send(queue) if queue.ops else []
@@ -116,7 +116,7 @@ class OpMerger:
         _settle_all(refused)
 
     def flush_due(self, now_s: float) -> float:
-        """Send what has waited long enough; returns in how many seconds to come again, `NOT_AGAIN` if nothing waits."""
+        """Send the queues that are due; return the seconds until the next call, `NOT_AGAIN` if no op waits."""
         if not self._waiting:
             return NOT_AGAIN
         if now_s < self._due_s:
@@ -141,7 +141,7 @@ class OpMerger:
         self.flush_due(0.0)
 
     def flush_all(self) -> bool:
-        """Send everything; returns whether nothing is left here."""
+        """Send all queues; return whether none is left."""
         self.flush_due(float("inf"))
         return not self._waiting
 
@@ -158,7 +158,7 @@ class OpMerger:
         )
 
     def _send(self, queue: _Queue) -> list[tuple[Settle, TxcoreError]]:
-        """Hand a queue's ops to the client; what it does not take for lack of room stays queued."""
+        """Hand a queue's ops to the client; they stay queued if the client has no room."""
         record = self._record(queue, queue.ops, queue.settles)
         refused: list[tuple[Settle, TxcoreError]] = []
         try:

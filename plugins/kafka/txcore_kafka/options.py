@@ -1,4 +1,4 @@
-"""What a `kafka://` URL may say, and the names and settings of the topics of a group; nothing here needs the driver."""
+"""The options of a `kafka://` URL, and the names and settings of a group's topics; nothing here needs the driver."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PORT_DEFAULT: Final = 9092
 NAME_PREFIX: Final = "txc"
 TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 GROUP_NAME_SIZE_MAX: Final = 230
-"""Longest name of a group, in characters: a topic's name has 249 at most, of which ours need some."""
+"""Longest name of a group, in characters: a topic's name has at most 249, including the prefix and suffix of txcore."""
 PARTITION_COUNT_MAX: Final = 256
 BATCH_BYTES: Final = 1_000_000
-"""The driver's `batch.size`: a topic that takes less gets its messages one by one."""
+"""The driver's `batch.size`, in bytes: a topic with a smaller limit gets its messages one by one."""
 BATCH_OVERHEAD: Final = 200
 """Bytes of a record batch around the one record in it, rounded up."""
 TOPIC_BYTES_DEFAULT: Final = 1_048_588
-"""Kafka's own default for `max.message.bytes`."""
+"""Kafka's own default for `max.message.bytes`, in bytes."""
 REQUEST_BYTES_MAX: Final = 200_000_000
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -43,17 +43,17 @@ class Options:
     Attributes:
         servers: `host:port`, comma separated.
         release: "steps" publishes targets, then the op; "transaction" both in one Kafka transaction.
-        partitions: Of a group that is made without a number; 1 to 256.
-        replication_factor: Of the topics made; -1 for the broker's `default.replication.factor`.
-        delivery_timeout_s: From handing an item over to its being settled; 0.5 to 60.
+        partitions: Partitions of a group that is created without a number; 1 to 256.
+        replication_factor: Replicas of the created topics; -1 for the broker's `default.replication.factor`.
+        delivery_timeout_s: Longest time from handing an item over until it is settled; 0.5 to 60.
         request_timeout_s: How long one control request may take; 0.5 to 60.
         body_size_max: Largest encoded half, in bytes; 1 KiB to 100 MB.
         half_retention_s: `retention.ms` of half topics, in seconds; ops are kept twice as long. At least a minute.
-        session_timeout_s: A checker that was silent for so long loses its partitions; 6 to 1800, within the broker's
+        session_timeout_s: A checker that is silent for so long loses its partitions; 6 to 1800, within the broker's
             `group.min.session.timeout.ms` and `group.max.session.timeout.ms`.
-        drain_s: How long a checker may finish what is in hand when its partitions go elsewhere; 0.1 to 60.
-        silence_s: A checker whose own loop has not looked at its claim for so long leaves the group; 1 to 3600.
-        queue_max: Most records that wait for the broker in this process; beyond, halves are refused.
+        drain_s: How long a checker may finish its current work when its partitions are revoked; 0.1 to 60.
+        silence_s: A checker whose own loop has not polled its claim for so long leaves the group; 1 to 3600.
+        queue_max: Most records that wait for the broker in this process; above that, halves are refused.
         transaction_timeout_s: With release=transaction, how long a transaction may stay open; 2 to 60.
         transaction_sweep_s: With release=transaction, how often the broker looks for transactions that are open for too
             long: its `transaction.abort.timed.out.transaction.cleanup.interval.ms`, in seconds; 1 to 60.
@@ -88,7 +88,7 @@ class Options:
 
     @property
     def record_bytes_max(self) -> int:
-        """What the topics of a group must take as one message."""
+        """The least `max.message.bytes` of the group's topics, in bytes."""
         return max(self.body_size_max + RECORD_OVERHEAD_MAX, BATCH_BYTES) + BATCH_OVERHEAD
 
     @property
@@ -98,11 +98,11 @@ class Options:
 
     @property
     def release_timeout_s(self) -> float:
-        """From handing a release over to its being settled."""
+        """Longest time, in seconds, from handing a release over until it is settled."""
         return self.transaction_timeout_s if self.is_transactional else self.delivery_timeout_s
 
     def connection(self) -> dict[str, Any]:
-        """Return the driver's settings that every client of this backend needs; the passwords are among them."""
+        """Return the driver's settings for every client of this backend, including the passwords."""
         config: dict[str, Any] = {
             "bootstrap.servers": self.servers,
             "client.id": "txcore",
@@ -166,7 +166,7 @@ def checkpoint_topic(group: str) -> str:
 
 
 def is_own_topic(topic: str) -> bool:
-    """Return whether *topic* is one of ours or Kafka's own, to which no application publishes."""
+    """Return whether *topic* belongs to txcore or to Kafka itself, so that no application may publish to it."""
     ours = (*(kind.value for kind in LogKind), "checkpoint")
     return topic.startswith("__") or (topic.startswith(f"{NAME_PREFIX}.") and topic.rpartition(".")[2] in ours)
 
@@ -177,7 +177,7 @@ def consumer_group(group: str) -> str:
 
 
 def topic_settings(options: Options, group: str) -> Mapping[str, Mapping[str, str]]:
-    """Return topic -> settings for a group's topics; the half topic is the last one, as its presence means all."""
+    """Return topic -> settings for a group's topics; the half topic is last, as it means that all others exist."""
     retention_ms = round(options.half_retention_s * 1000)
     log = {
         "cleanup.policy": "delete",

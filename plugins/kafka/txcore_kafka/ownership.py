@@ -1,6 +1,6 @@
 """Ownership: one member of a consumer group that is subscribed to the half topic, on a thread of its own.
 
-It fetches nothing. The assignment is a hint, as everywhere; the CLAIM mark is the truth.
+The member fetches no records. As with every broker, the assignment is a hint; the CLAIM mark decides.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ _log = logging.getLogger("txcore.kafka")
 POLL_S: Final = 0.05
 POLL_MAX_S: Final = 0.5
 POLL_GROWTH: Final = 1.1
-"""What the group has to say ends a poll at once; leaving waits for its end, the longer the longer nothing happened."""
+"""Factor by which each poll is longer than the one before, while the group has no news. News ends a poll at once, but
+leaving waits for its end."""
 RETRY_S: Final = 1.0
 HEARTBEATS: Final = 10
-"""Heartbeats within a session; each is also how soon a member hears of a rebalance."""
+"""Number of heartbeats in a session timeout; a member learns of a rebalance with its next heartbeat."""
 
 
 class Holding:
-    """What one member holds; its own lock, no I/O. The driver's thread writes, the checker's thread reads."""
+    """The partitions of one member; its own lock, no I/O. The claim's thread writes, the checker's thread reads."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self._events: deque[ClaimEvent] = deque()
-        self._assigned: set[int] = set()  # ASSIGNED was returned and is not over yet
+        self._assigned: set[int] = set()  # partitions whose ASSIGNED was returned and is not over yet
         self._held: set[int] = set()
         self._revoking: set[int] = set()
 
     @property
     def held(self) -> frozenset[int]:
-        """The partitions held, those being given up included."""
+        """The held partitions, including those that the group wants back."""
         with self.changed:
             return frozenset(self._held)
 
     def take_events(self) -> list[ClaimEvent]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         with self.changed:
             events = list(self._events)
             self._events.clear()
@@ -63,14 +64,14 @@ class Holding:
             return events
 
     def assigned(self, partitions: Sequence[int]) -> None:
-        """The group gave us *partitions*."""
+        """Add *partitions*, which the group assigned to this member."""
         with self.changed:
             for partition in partitions:
                 self._held.add(partition)
                 self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
 
     def revoking(self, partitions: Sequence[int], drain_s: float) -> None:
-        """The group wants *partitions* back; those never heard of are given back at once."""
+        """Enqueue REVOKING for *partitions*; give back at once those whose ASSIGNED was not returned yet."""
         with self.changed:
             for partition in partitions:
                 if partition in self._assigned:
@@ -80,7 +81,7 @@ class Holding:
                     self._forget(partition)
 
     def lost(self, partitions: Sequence[int]) -> None:
-        """*partitions* are gone; nothing may be written for them."""
+        """Remove *partitions*, for which nothing may be written any more, and enqueue LOST for them."""
         with self.changed:
             for partition in partitions:
                 if partition in self._assigned:
@@ -92,11 +93,11 @@ class Holding:
                     self._forget(partition)
 
     def lost_all(self) -> None:
-        """Nothing is held any more."""
+        """Remove all partitions, as `lost` does."""
         self.lost(sorted(self.held))
 
     def await_given_up(self, timeout_s: float, is_over: Callable[[], bool]) -> None:
-        """Block until everything asked for is given up; what is not, is lost."""
+        """Block until all revoked partitions are given up, at most *timeout_s*; then the others are lost."""
         with self.changed:
             self.changed.wait_for(lambda: not self._revoking or is_over(), timeout_s)
             self.lost(sorted(self._revoking))
@@ -114,7 +115,7 @@ class Holding:
                 self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
 
     def _forget(self, partition: int) -> None:
-        """Hold it no more, and say nothing of it; only what was lost before is still said."""
+        """Remove *partition* and its events in the queue, except LOST of an earlier assignment."""
         self._held.discard(partition)
         self._revoking.discard(partition)
         self._events = deque(
@@ -146,7 +147,7 @@ class KafkaClaim:
         self._refusal: TxcoreError | None = None
         self._looked_at_s = clock.elapsed_s()
         self._checkpointed: dict[int, int] = {}
-        self._given: list[int] | None = None  # assigned in the poll that is under way
+        self._given: list[int] | None = None  # partitions assigned in the current poll
         self._metadata: Any = None
         self._thread = threading.Thread(target=self._run, name=f"txcore-kafka-claim-{group}", daemon=True)
         self._thread.start()
@@ -171,7 +172,7 @@ class KafkaClaim:
         return self._checkpointed.get(partition, 0)
 
     def give_up(self, partition: int) -> None:
-        """See `Claim.give_up`; unless the group asked, it is not notified, so that no other member is disturbed."""
+        """See `Claim.give_up`; the group is not notified unless it asked, so that no other member is disturbed."""
         self._holding.give_up(partition)
 
     def close(self, timeout_s: float) -> Future[None]:
@@ -188,11 +189,11 @@ class KafkaClaim:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the member has left, or is about to."""
+        """Whether the member has left its group, or is about to leave."""
         return self._closing is not None
 
     def owns(self, partition: int) -> bool:
-        """Return whether the group gave us *partition* and has not asked for it back in vain."""
+        """Return whether this member holds *partition*, perhaps while the group wants it back."""
         return partition in self._holding.held
 
     def group_metadata(self) -> Any:
@@ -225,7 +226,7 @@ class KafkaClaim:
                 pause.wait(RETRY_S)
 
     def _take_part(self) -> None:
-        """Be a member until closed; leaves while the checker is silent, and joins again when it is heard."""
+        """Be a member until closed; leave while the checker does not poll, and join again when it polls."""
         consumer = make_consumer(self._config())
         try:
             while not self.is_closed:
@@ -260,7 +261,7 @@ class KafkaClaim:
         )
 
     def _on_assign(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        # A member that fetches nothing: the offset is of no interest, and a paused partition is not read.
+        # The member fetches no records: the offset does not matter, and a paused partition is not read.
         places = [TopicPartition(each.topic, each.partition, 0) for each in partitions]
         consumer.assign(places)
         if places:
@@ -268,9 +269,9 @@ class KafkaClaim:
         self._given = sorted(each.partition for each in partitions)
 
     def _take(self, consumer: Any, partitions: Sequence[int]) -> None:
-        """Own what was given. Only now, as the generation must be known before anything is written under it.
+        """Hold *partitions* from now on: the generation must be known before any record is written under it.
 
-        It is read here, after the poll: another thread that asks the driver for it waits as long as this one polls.
+        The generation is read here, after the poll: another thread that asks the driver for it waits until a poll ends.
         """
         self._given = None
         self._metadata = consumer.consumer_group_metadata()

@@ -1,4 +1,4 @@
-"""Whether target topics exist, as releases need to know it: the broker's "no" is a refusal, but only the second one."""
+"""Checks for releases whether target topics exist: the broker's "no" refuses a release, but only the second one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from txcore.errors import MessageRejectedError, TxcoreError
 from txcore_kafka.threads import Worker
 
 FRESH_S: Final = 0.5
-"""Age, in seconds, of a "no" that is not asked for again: many releases to one topic share it."""
+"""Greatest age, in seconds, of a "no" that is not asked for again: many releases to one topic share it."""
 AGAIN_S: Final = 0.5
-"""Pause, in seconds, between two questions for a topic that the broker lacks; a thawed node learns of it meanwhile."""
+"""Pause, in seconds, between two questions for a missing topic; a thawed node learns of a new topic meanwhile."""
 ABSENT_FOR_S: Final = 5.0
-"""Greatest age, in seconds, of a "no" that refuses a release: the broker may have been asked for others since."""
+"""Greatest age, in seconds, of a "no" that refuses a release: the questions for other topics also take time."""
 TOPIC_COUNT_MAX: Final = 10_000
-"""Number of topics remembered; a service that publishes to more of them asks again and again."""
+"""Largest number of topics remembered; a service that publishes to more of them must ask for them again."""
 
 
 class Presence:
-    """What the broker said of topics. Thread safe.
+    """The broker's answers about topics. Thread safe.
 
-    The pause between two questions has a thread of its own, so that nothing else waits for it; and one pause serves all
-    topics that wait for one, because a service whose topics were deleted may miss many at once.
+    The pause between two questions has a thread of its own, so that no other work waits for it. One pause serves all
+    topics that wait, because a service whose topics were deleted may miss many at once.
     """
 
     def __init__(self, has_topic: Callable[[str], bool], clock: Clock) -> None:
@@ -38,12 +38,13 @@ class Presence:
         self._present: set[str] = set()
         self._absent: dict[str, float] = {}
         self._sought: dict[str, None] = {}
-        self._round: Future[None] | None = None  #: that has not begun yet
+        self._round: Future[None] | None = None  #: the questions that have not begun yet
 
     def doubtful(self, topics: Iterable[str]) -> list[str]:
-        """Return those of *topics* that nothing is known of, so that a release must `seek` them first.
+        """Return those of *topics* that were not found yet, so that a release must `seek` them first.
 
-        A topic that a half's check or a release has found is not asked for again, until the broker refuses something.
+        A topic that the check of a half or of a release has found is not asked for again, until the broker refuses a
+        message to it.
         """
         present = self._present
         return [topic for topic in topics if topic not in present]
@@ -51,8 +52,8 @@ class Presence:
     def seek(self, topics: Iterable[str]) -> Future[None]:
         """Find out which of *topics* exist, for `refusal`, together with all others that wait.
 
-        A node that was frozen has not heard of a new topic when it thaws, so a "no" counts the second time. Without an
-        answer nothing is known: the release is tried, and its own outcome says what happened.
+        A node that was frozen does not know a new topic when it thaws, so only the second "no" counts. If the broker
+        does not answer, the release is tried, and its own outcome shows the result.
         """
         with self._lock:
             self._sought.update(dict.fromkeys(topics))
@@ -73,9 +74,9 @@ class Presence:
                 self._absent[topic] = self._clock.elapsed_s()
 
     def _ask(self, topics: Sequence[str]) -> Sequence[str]:
-        """Note what the broker says of *topics* until it says nothing; returns those that it does not have."""
+        """Remember the answers for *topics*, up to the first question without an answer; return the missing topics."""
         for topic in topics:
-            self._absent.pop(topic, None)  # What was so a while ago is no answer.
+            self._absent.pop(topic, None)  # An old answer does not count any more.
         absent = []
         for topic in topics:
             try:
@@ -97,7 +98,7 @@ class Presence:
             self._absent.pop(topic, None)
 
     def forget(self, topic: str) -> None:
-        """Ask for *topic* before the next release: the broker refused something, or did not have it."""
+        """Ask for *topic* again before the next release: the broker refused a message to it, or did not have it."""
         self._present.discard(topic)
 
     def refusal(self, topic: str) -> MessageRejectedError | None:
@@ -112,6 +113,6 @@ class Presence:
 
 
 def no_topic(topic: str) -> MessageRejectedError:
-    """Return the refusal of a message to a topic that is not there."""
+    """Return the refusal of a message to a missing topic."""
     text = f"topic {topic!r} does not exist on the broker, and txcore makes no target topics"
     return MessageRejectedError(text, topic=topic, reason="topic")

@@ -1,10 +1,10 @@
-"""The producer: one idempotent client, the threads that poll it, deadlines for what is under way, and a fresh
+"""The producer: one idempotent client, the threads that poll it, deadlines for all items under way, and a fresh
 client after a fatal error.
 
-Delivery reports, expiry and everything handed to `call` run on the thread that polls, one at a time: the poll thread,
-or one that waits and has borrowed its work (`poll`). The driver takes Python's lock for each delivery report, so a
-thread that polls while another one works costs both of them more than the work; the reports of one poll are
-therefore only collected, and the waiting threads are woken after it. `send` may be called on any thread.
+Delivery reports, expiry and all functions handed to `call` run on the thread that polls, one at a time. This is the
+poll thread, or a waiting thread that has borrowed its work (`poll`). The driver takes Python's lock for each delivery
+report, so a poll is slow, for both threads, while another thread works. Therefore a poll only collects the reports,
+and the waiting threads are woken after it. `send` may be called on any thread.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ QUEUE_KBYTES_MAX: Final = 512 * 1024
 ANY_PARTITION: Final = -1
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
-"""Turns with nothing under way after which the poll thread sleeps until it is woken."""
+"""Number of turns with nothing under way after which the poll thread sleeps until it is woken."""
 
 
 class Waiting(Protocol):
-    """Something that must end in time. `is_done` is set by the code that ends it."""
+    """An item that must end in time. The code that ends it sets `is_done`."""
 
     is_done: bool
 
     def expire(self, error: TxcoreError) -> None:
-        """End as UNKNOWN; called once, on the thread that polls, while `is_done` is False."""
+        """End without an answer; called once, on the thread that polls, while `is_done` is False."""
 
 
 class Record(msgspec.Struct, eq=False):
-    """One record on its way; called by the driver with its fate."""
+    """One record under way; the driver calls it with the delivery report."""
 
     producing: Producing
     topic: str
@@ -61,10 +61,10 @@ class Record(msgspec.Struct, eq=False):
     partition: int
     key: bytes | None
     headers: Mapping[str, str | bytes] | None
-    is_alone: bool  #: in a batch of its own
+    is_alone: bool  #: sent in a batch of its own
 
     def __call__(self, error: KafkaError | None, message: Any) -> None:
-        """Note the delivery report; the driver takes Python's lock anew for each, so nothing else is done meanwhile."""
+        """Collect the delivery report and do no more: the driver takes Python's lock anew for each report."""
         self.producing.reports.append((self, error, message))
 
     def reported(self, error: KafkaError | None, message: Any) -> None:
@@ -72,7 +72,7 @@ class Record(msgspec.Struct, eq=False):
         if error is None:
             self.stored(message)
         elif is_too_large(error) and not self.is_alone:
-            # The limit holds for a batch, and the driver does not split: this record's neighbours may be the trouble.
+            # The limit holds for a batch, which the driver does not split: other records of it may be the cause.
             self.is_alone = True
             try:
                 self.producing.send(self)
@@ -82,16 +82,16 @@ class Record(msgspec.Struct, eq=False):
             self.failed(error)
 
     def stored(self, message: Any) -> None:
-        """The broker acknowledged it."""
+        """Handle the broker's acknowledgement."""
         raise NotImplementedError
 
     def failed(self, error: KafkaError) -> None:
-        """It was refused, or its fate is unknown."""
+        """Handle a refusal, or an unknown outcome."""
         raise NotImplementedError
 
 
 class Producing:
-    """The client, its poll thread, and what is under way."""
+    """The client, its poll thread, and the items under way."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
         self.news = ConnectionNews()
@@ -109,15 +109,15 @@ class Producing:
         self._lending = PollLending(clock)
         self._pause_s = 0.0
         self._quiet_turns = 0
-        self.wake = self._lending.wake  #: announces work that was handed over
-        self.on_turn: Callable[[float], float] = lambda _: NOT_AGAIN  #: after each poll; returns how long to wait
+        self.wake = self._lending.wake  #: wakes the poll thread for new work, if it sleeps
+        self.on_turn: Callable[[float], float] = lambda _: NOT_AGAIN  #: runs after each poll; returns how long to wait
         self.on_stop: Callable[[], bool] = lambda: True  #: while closing, after each poll; True once nothing is queued
         self.rebuilt_count = 0
 
     # -- any thread -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Make the client and its thread, if they are not there."""
+        """Create the client and its thread, if they do not exist yet."""
         if self._thread is not None:
             return
         with self._lock:
@@ -130,8 +130,8 @@ class Producing:
         """Hand a record to the client.
 
         Raises:
-            BusyError: too many records wait already; this one does not.
-            BackendUnavailableError, ClosedError: it was not handed over.
+            BusyError: too many records wait already; this record was not handed over.
+            BackendUnavailableError, ClosedError: this record was not handed over.
         """
         producer = self._lone_client() if record.is_alone else self._producer
         if producer is None:
@@ -148,17 +148,19 @@ class Producing:
         self.wake()
 
     def watch(self, kind: str, items: Sequence[Waiting], deadline_s: float) -> None:
-        """See to it that *items* end by *deadline_s*, which ascends for each *kind*."""
+        """Expire *items* at *deadline_s* if they have not ended before; the deadlines of one *kind* must ascend."""
         if items:
             self._waiting.setdefault(kind, deque()).extend(zip(items, itertools.repeat(deadline_s)))
             self.wake()
 
     def poll(self, timeout_s: float, is_done: Callable[[], Any], *, comes_again: bool) -> bool:
-        """Do the poll thread's work on the calling thread until *is_done*, for at most *timeout_s*; False when closed.
+        """Do the poll thread's work on the calling thread until *is_done*, for at most *timeout_s*.
 
-        The poll thread pauses meanwhile. Afterwards it continues at once with what other threads wait for, unless the
-        caller *comes_again*: then it waits a moment for the caller. A caller that neither stays nor comes again
-        leaves all of it to the poll thread, which is awake then.
+        The poll thread pauses meanwhile. Afterwards it continues at once if work is under way, unless the caller
+        *comes_again*: then it waits briefly for the caller. A caller with no *timeout_s* that does not come again
+        leaves all work to the poll thread, which is woken if no thread polls.
+
+        Returns False if the client is closed or not started, or if another thread polls for all of *timeout_s*.
         """
         if self._producer is None or self._stop_at_s is not None:
             return False
@@ -186,7 +188,7 @@ class Producing:
         self.wake()
 
     def close(self, timeout_s: float) -> None:
-        """Let what is under way end, expire the rest, and stop; blocks for at most *timeout_s*, more or less."""
+        """Let the items under way end, expire the others, and stop; blocks for about *timeout_s* at most."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -199,11 +201,11 @@ class Producing:
     def has_topic(self, topic: str) -> bool:
         """Return whether the broker has *topic*; blocks.
 
-        The client that publishes asks, so that it learns the answer too. No broker makes a topic for the question.
+        The client that publishes asks, so that it learns the answer too. The question does not create a topic.
 
         Raises:
             ClosedError: this backend is closed.
-            KafkaException: no answer.
+            KafkaException: the broker did not answer.
         """
         producer = self._producer
         if producer is None:
@@ -235,7 +237,7 @@ class Producing:
             discard(client)
 
     def _turn(self) -> bool:
-        """Do what is due and set how long to poll next; returns whether that was all, after `close`."""
+        """Do the work that is due and set the length of the next poll; return whether to stop, after `close`."""
         try:
             now_s = self._clock.elapsed_s()
             while self._calls:
@@ -254,7 +256,7 @@ class Producing:
             return False
 
     def _is_busy(self) -> bool:
-        """Say whether anything is under way."""
+        """Return whether any item is under way."""
         return bool(self._calls) or any(self._waiting.values()) or any(len(client) for client in self.clients())
 
     def _may_sleep(self) -> bool:
@@ -301,7 +303,7 @@ class Producing:
                     item.expire(error)
 
     def _rebuild(self, cause: KafkaError | None) -> None:
-        """Put a new client in the place of one that is dead; what was under way is UNKNOWN."""
+        """Replace a dead client by a new one; all items under way end as expired."""
         _log.error("kafka.producer_rebuilt", extra={"reason": str(cause)})
         self.rebuilt_count += 1
         with self._lock:

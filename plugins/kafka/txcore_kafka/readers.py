@@ -1,4 +1,4 @@
-"""What all readers of one backend share: how they connect, and the one connection on which they ask for bounds."""
+"""The shared parts of a backend's readers: how they connect, and the one connection on which they ask for bounds."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from txcore_kafka.threads import Worker
 PREFETCH_KBYTES: Final = 512
 SILENT_S: Final = 0.25
 ARRIVAL_S: Final = 2.0
-"""Longest wait of a read, in seconds, for records that are there but have not arrived; never twice in a row."""
+"""Longest wait of a read, in seconds, for stored records that have not arrived yet; never twice in a row."""
 FETCH_POLL_S: Final = 0.05
 NEAR_COUNT: Final = 500
 """Number of records whose reading costs less than a jump to another place."""
 FETCHING: Final = {"queued.min.messages": 1, "fetch.message.max.bytes": 262_144, "fetch.wait.max.ms": 10}
-"""For single records: little beyond them is read, and no jump waits long for the request before it."""
+"""Settings for reading single records: few other records are read, and no jump waits long for an earlier request."""
 
 
 class Connection:
-    """A consumer, and what it heard about its broker."""
+    """A consumer, and the last trouble with its broker."""
 
     __slots__ = ("consumer", "trouble")
 
@@ -49,10 +49,10 @@ class Connection:
 
 
 class Readers:
-    """What all readers of one backend share. Thread safe.
+    """The shared parts of a backend's readers. Thread safe.
 
-    No consumer that reads on is used for a second place: its next fetch would wait for the one under way; a new
-    consumer takes 10 ms.
+    A consumer that reads a log is not used for a second place: its next fetch would wait for the one under way, and a
+    new consumer takes only 10 ms.
     """
 
     def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock, log_ends: Ends) -> None:
@@ -63,25 +63,25 @@ class Readers:
         self.resting = Resting(self.ends, clock)
         self.log_ends = log_ends
         self.is_closed = False
-        self.mark_counts: Counter[tuple[str, int]] = Counter()  #: by group and partition, of this backend
-        self.is_answering = True  #: the last question about a log's bounds was answered
+        self.mark_counts: Counter[tuple[str, int]] = Counter()  #: number of this backend's marks by group and partition
+        self.is_answering = True  #: whether the last question about a log's bounds was answered
         self._asking: Connection | None = None
         self._fetching: Connection | None = None
-        self._group = ""  #: the last one that was marked or read
+        self._group = ""  #: the last group that was read
         self._lock = threading.Lock()
 
     def connect(self, group: str, *, tells_end: bool = False) -> Connection:
-        """Return a consumer without an assignment; with *tells_end* an event says that it reached the log's end."""
+        """Return a consumer without an assignment; with *tells_end* it reports when it has reached the log's end."""
         return Connection(reader_config(self.options, group) | {"enable.partition.eof": tells_end})
 
     def marked(self, group: str, partition: int) -> None:
-        """A mark of this backend was stored; called by one thread only."""
+        """Count a stored mark of this backend; called by one thread only."""
         self.mark_counts[group, partition] += 1
 
     def asking(self, group: str) -> Connection:
-        """Return the connection on which no fetch is ever under way, to ask where logs begin and end.
+        """Return the connection on which no fetch is ever under way, to ask for the bounds of logs.
 
-        The broker reports the high watermark: a hint, but no proof, as a deposed leader answers too (`log_ends`).
+        The broker reports the high watermark. This is a hint only, as a deposed leader answers too (`log_ends`).
         """
         with self._lock:
             self.require_open()
@@ -91,10 +91,10 @@ class Readers:
             return self._asking
 
     def close(self, timeout_s: float) -> None:
-        """Let go of what is shared; readers close their own consumers. Blocks for at most *timeout_s*.
+        """Drop the shared connections; readers close their own consumers. Blocks for at most *timeout_s*.
 
-        Another thread may still be asking, and a consumer that is closed under a call ends the process: it ends with
-        its last use.
+        The shared consumers are not closed here, as another thread may still use them: closing a consumer during a call
+        ends the process. They end after their last use.
         """
         with self._lock:
             self.is_closed = True
@@ -103,7 +103,7 @@ class Readers:
         self.log_ends.close()
 
     def marker_count(self, kind: LogKind) -> int:
-        """Return how many offsets at a log's end may be taken by the marker of the last transaction."""
+        """Return how many offsets at a log's end the marker of the last transaction may have."""
         return int(self.options.is_transactional and kind is not LogKind.HALF)
 
     def require_open(self) -> None:
@@ -114,10 +114,10 @@ class Readers:
     def bounds(self, connection: Connection, topic: str, partition: int, timeout_s: float) -> tuple[int, int]:
         """Return a log's first offset and the one after its last; blocks for at most *timeout_s*.
 
-        A leader that was replaced without knowing it reports less than there is.
+        A leader that does not know that it was replaced reports an end that is too low.
 
         Raises:
-            BackendTimeoutError, BackendUnavailableError: the broker did not report it.
+            BackendTimeoutError, BackendUnavailableError: the broker did not report the bounds.
         """
         place = TopicPartition(topic, partition)
         try:
@@ -125,17 +125,17 @@ class Readers:
         except KafkaException as error:
             self.is_answering = False
             what = f"asking for the bounds of {topic!r}"
-            if is_missing(error):  # A broker hears of a new topic a little later than the client that made it.
+            if is_missing(error):  # A broker learns of a new topic a little later than the client that created it.
                 raise BackendTimeoutError(f"{what}: no broker knows of partition {partition} yet") from error
             raise translated(error, what) from error
         self.is_answering = True
         return low, high
 
     def ends(self, places: Iterable[Place]) -> Mapping[Place, int]:
-        """Return the offset after the last record of each log, as far as it is known; blocks for `ARRIVAL_S`.
+        """Return the offset after the last record of each log, if it is known; blocks for at most `ARRIVAL_S`.
 
         Raises:
-            KafkaException: the broker did not report it; the worker that asks turns it into one of txcore's errors.
+            KafkaException: the broker did not answer; the worker that asks turns this into one of txcore's errors.
             ClosedError: the backend is closed.
         """
         asked = [TopicPartition(topic, partition, OFFSET_END) for topic, partition in places]
@@ -145,14 +145,14 @@ class Readers:
 
     @property
     def patience_s(self) -> float:
-        """How long a reader may wait for the broker: next to nothing where others have waited in vain."""
+        """How long a reader may wait for the broker, in seconds: a short time if the last question had no answer."""
         return ARRIVAL_S if self.is_answering else SILENT_S
 
     def read_some(self, log: Log, offsets: Sequence[int]) -> list[Any]:
-        """Return the messages at *offsets*, which ascend, as far as they are there; blocks, on the worker's thread.
+        """Return the messages at *offsets*, which ascend, without deleted ones; blocks, on the worker's thread.
 
         Raises:
-            ConfigError, BackendUnavailableError: the broker does not report where the log ends.
+            ConfigError, BackendUnavailableError: the broker does not report the log's end.
             BackendTimeoutError: the broker did not answer in time.
         """
         group, topic, partition = log.group, log.topic, log.partition
@@ -168,14 +168,14 @@ class Readers:
                     raise _stale(topic)
             found += messages or ()
         connection.consumer.unassign()
-        self._fetching = connection  # Kept for the next places unless something went wrong with it.
+        self._fetching = connection  # Kept for the next call, unless an error was raised.
         return found
 
     def _still_there(self, log: Log, offsets: Sequence[int]) -> Sequence[int]:
-        """Return those of *offsets* that *log* holds; a leader said that it does not hold the first one.
+        """Return those of *offsets* that *log* holds, after a leader reported that it does not hold the first one.
 
         Raises:
-            ConfigError, BackendUnavailableError, BackendTimeoutError: the broker does not report it.
+            ConfigError, BackendUnavailableError, BackendTimeoutError: the broker does not report the bounds.
         """
         low, high = self.bounds(self.asking(log.group), log.topic, log.partition, self.options.request_timeout_s)
         if offsets[-1] >= high:
@@ -185,7 +185,7 @@ class Readers:
         return [offset for offset in offsets if low <= offset < high]
 
     def _read(self, connection: Connection, topic: str, partition: int, offsets: Sequence[int]) -> list[Any] | None:
-        """Read from the first of *offsets* to the last in one go; None when the first is not within the log."""
+        """Read from the first of *offsets* to the last without a jump; None if the first is not within the log."""
         wanted, place, last = set(offsets), offsets[0], offsets[-1]
         found: list[Any] = []
         connection.consumer.assign([TopicPartition(topic, partition, place)])
@@ -229,7 +229,7 @@ def _stale(topic: str) -> BackendTimeoutError:
 
 
 def _near(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield *offsets* in parts; what lies between two of one part is read rather than jumped over."""
+    """Yield *offsets* in parts: within a part, reading the records between two offsets costs less than a jump."""
     start = 0
     for index in range(1, len(offsets) + 1):
         if index == len(offsets) or offsets[index] - offsets[index - 1] > NEAR_COUNT:

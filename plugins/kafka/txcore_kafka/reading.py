@@ -1,4 +1,4 @@
-"""Readers: one consumer per open log, assigned and never subscribed, and none where nothing happens."""
+"""Readers: one consumer per open log, assigned and never subscribed; a log without new records has no consumer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MISSES_MAX: Final = 4
 RETRY_S: Final = 0.6
 """Pause, in seconds, between two questions to a broker that did not answer the first."""
 REST_AFTER_S: Final = 5.0
-"""Time without a record, in seconds, after which a log is read no more until its end moves."""
+"""Time without a record, in seconds, after which a log is not read until its end moves."""
 
 
 class KafkaReader:
-    """One log of one partition; implements `Reader`."""
+    """The reader of one log of one partition; implements `Reader`."""
 
     def __init__(self, readers: Readers, group: str, kind: LogKind, partition: int, start: Position | None) -> None:
         self._readers = readers
@@ -35,10 +35,10 @@ class KafkaReader:
         self._topic = self._log.topic
         self._partition = partition
         self._next = 0 if start is None else int(start)
-        self._end = 0  #: after the last record known to be there
+        self._end = 0  #: offset after the last record that the broker reported
         self._asked_end = 0  #: the furthest end that `end` returned; written by another thread
-        self._ends: set[Future[Position]] = set()  #: without an answer yet
-        self._doubt: Future[int] | None = None  #: where the log ends, which was said to end before what was read
+        self._ends: set[Future[Position]] = set()  #: questions without an answer yet
+        self._doubt: Future[int] | None = None  #: the true end of a log whose leader reported an end before `_next`
         self._connection: Connection | None = None
         self._asks_at_s = 0.0
         self._miss_count = 0
@@ -51,10 +51,10 @@ class KafkaReader:
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """See `Reader.read`.
 
-        What is known to be in the log is waited for, for at most `ARRIVAL_S` and never twice in a row. So, on a broker
-        that answers, the first empty result says that everything was read that was there when reading began. A log on
-        which nothing happens is looked at every `resting.ASK_MAX_S`, after each mark of this backend, and up to what
-        `end` returned.
+        The reader waits for records that the log is known to hold, for at most `ARRIVAL_S` and never twice in a row.
+        So, if the broker answers, the first empty result means that all records are read that the log held when reading
+        began. A log without new records is checked every `resting.ASK_MAX_S`, after each mark of this backend, and
+        when `end` returned a later offset.
         """
         if self._is_resting() or (connection := self._connection or self._begin()) is None:
             return ()
@@ -75,12 +75,12 @@ class KafkaReader:
         return records
 
     def _is_resting(self) -> bool:
-        """Say whether there is still nothing to read, without a consumer to read it with."""
+        """Return whether the reader has no consumer and there is still no record to read."""
         if self._rest is None or self._connection is not None:
             return False
         self._require_open()
         self._readers.resting.look()
-        if self._asked_end == self._next + 1:  # Nothing but our own marker is new.
+        if self._asked_end == self._next + 1:  # Only our own marker is new.
             self._next = self._rest.end = self._asked_end
         is_marked = self._rest_mark_count != self._marks()
         if self._rest.end == self._next and not is_marked and self._asked_end <= self._next:
@@ -89,7 +89,7 @@ class KafkaReader:
         return False
 
     def _consider_rest(self, *, is_quiet: bool) -> None:
-        """Give the consumer up, once the broker says that there is nothing after the records read a while ago."""
+        """Give the consumer up after some time without records, if the broker reports no record after the last one."""
         if not is_quiet or (self._rest is not None and self._rest.end not in {None, self._next}):
             self._wake()
         elif self._rest is not None and self._rest.end is not None:
@@ -137,11 +137,11 @@ class KafkaReader:
 
     @property
     def passed(self) -> Position:
-        """See `Reader.passed`; the driver says when nothing but control and aborted records come before the end."""
+        """See `Reader.passed`; also moves past control records and aborted records, as the driver reports the end."""
         return Position(self._next)
 
     def end(self) -> Future[Position]:
-        """See `Reader.end`: after a marker, which only the log's present leader can acknowledge."""
+        """See `Reader.end`: the end is after a marker, which only the log's current leader can acknowledge."""
         self._require_open()
         asked: Future[Position] = new_future()
         self._ends.add(asked)
@@ -186,9 +186,9 @@ class KafkaReader:
         return self._readers.bounds(self._readers.asking(self._group), self._topic, self._partition, timeout_s)
 
     def _begin(self) -> Connection | None:
-        """Begin to read if our position is still there and a record follows it; else rest.
+        """Return a consumer at the reader's position if the log has records after it; else rest and return None.
 
-        None as well when the broker has not reported yet where the log begins.
+        Also returns None while the broker has not reported the log's bounds yet.
 
         Raises:
             DataLossError: the position is not within the log any more.
@@ -207,7 +207,7 @@ class KafkaReader:
         except BackendTimeoutError as error:
             self._miss_count += 1
             if self._miss_count % MISSES_MAX:
-                return None  # A busy broker; `read` promises nothing but what has arrived.
+                return None  # The broker is busy; `read` promises only records that have arrived.
             raise BackendUnavailableError(str(error)) from error
         self._miss_count = 0
         if self._next < low:
@@ -225,13 +225,13 @@ class KafkaReader:
         return self._connection
 
     def _look_for_cut(self, low: int) -> None:
-        """Find out, over several calls, whether the log really ends before what was read, as its leader says.
+        """Find out, over several calls, whether the log really ends before the reader's position, as a leader reports.
 
-        A deposed leader says so too. Only the present one acknowledges a marker, whose place shows the end.
+        A deposed leader may report this too. Only the current leader acknowledges a marker, which shows the true end.
 
         Raises:
-            DataLossError: it does.
-            BackendUnavailableError, ConfigError: the broker does not report it.
+            DataLossError: the log ends before the reader's position.
+            BackendUnavailableError, ConfigError: the broker does not report the end.
         """
         doubt, self._doubt = self._doubt, None
         error = doubt.exception() if doubt is not None and doubt.done() else None
@@ -243,9 +243,9 @@ class KafkaReader:
             raise DataLossError(self._next, low)
 
     def _judge(self, error: KafkaError, offset: int, connection: Connection) -> None:
-        """Handle an error, or the news that nothing to read comes before *offset*, in the place of a record."""
+        """Handle an error in the place of a record, or the report that no record comes before *offset*."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            # Our position is gone, or the broker was not ready; the bounds show which.
+            # The position is gone, or the broker was not ready; the log's bounds show which.
             self._disconnect()
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             self._next = max(self._next, offset)

@@ -1,4 +1,4 @@
-"""Halves and releases in terms of records: targets first, each confirmed; then the op."""
+"""Halves and releases as records: the targets first, each confirmed; then the op."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUESTIONS: Final = "questions"
 
 
 class Releaser:
-    """Turns batches into records for the client."""
+    """The part of the backend that turns batches into records for the client."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Releaser:
         self.targets = targets
         self.presence = presence
         self.ops = OpMerger(producing, clock)
-        self.lane: TransactionLane | None = None  #: publishes releases and marks in transactions, where there is one
+        self.lane: TransactionLane | None = None  #: publishes releases and marks in transactions, unless it is None
         producing.on_turn = self.ops.flush_due
         producing.on_stop = self.ops.flush_all
 
     def append(self, batch: Batch[HalfRecord]) -> None:
-        """Store halves, each once its group and targets are known."""
+        """Store halves, each after its group and targets are known."""
         counts, size_max, producing = self._control.partition_counts, self._options.body_size_max, self._producing
         now_s = self._clock.elapsed_s()
         sent = []
@@ -83,7 +83,7 @@ class Releaser:
         producing.watch(HALVES, sent, now_s + self._options.delivery_timeout_s)
 
     def release(self, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
-        """Publish the targets of each item, or its parked record; ops follow their confirmations, or go with them."""
+        """Publish the targets of each item, or its parked record; its op comes after these, or in one transaction."""
         if self.lane is not None:
             self._release_together(self.lane, batch, claim)
             return
@@ -120,7 +120,7 @@ class Releaser:
             lane.put(ready)
 
     def _finish_together(self, batch: Batch[Resolution], index: int, outcome: Outcome) -> None:
-        """Settle an item of a transaction; only the broker's own word that a topic is gone is a refusal."""
+        """Settle an item of a transaction; a missing topic is a refusal only if the broker itself reports it."""
         refusal = outcome.error
         if isinstance(refusal, MessageRejectedError) and refusal.reason == "topic":
 
@@ -151,7 +151,7 @@ class Releaser:
         return marking.future
 
     def queue_op(self, item: Release) -> None:
-        """Every target is confirmed: write the op."""
+        """Queue the op of *item*, whose targets are all confirmed."""
         resolution = item.resolution
         if resolution.op is None:
             item.settle(DURABLE)
@@ -167,7 +167,7 @@ class Releaser:
     # -- halves -----------------------------------------------------------------------------------------------------
 
     def _send_half(self, sending: HalfSending) -> bool:
-        """Hand a half over; returns whether the client took it."""
+        """Hand a half to the client; return whether the client accepted it."""
         sending.is_sent = True
         try:
             self._producing.send(sending)
@@ -177,7 +177,7 @@ class Releaser:
         return True
 
     def _send_deferred(self, sending: HalfSending) -> None:
-        """Continue once the targets were asked for; on the thread that polls, as an item may have expired meanwhile."""
+        """Send a half after its targets were asked for, unless it has expired; runs on the thread that polls."""
         if sending.is_done:
             return
         try:
@@ -239,15 +239,15 @@ class Releaser:
             if is_missing(error.__cause__) and record.index != PARKED_INDEX:
                 self.explain(record)
             else:
-                # It was not refused; the broker was not asked.
+                # This is no refusal: the broker was not asked.
                 self._producing.call(functools.partial(record.release.failed, Outcome(Status.UNKNOWN, error)))
 
     def explain(self, record: TargetSend) -> None:
-        """Ask the broker about a target whose topic the client does not know: gone is REFUSED, all else is UNKNOWN."""
+        """Ask the broker for a topic that the client does not know: REFUSED if it is gone, UNKNOWN otherwise."""
         self._ask(record.topic, record.release.failed)
 
     def _ask(self, topic: str, take: Callable[[Outcome], None]) -> None:
-        """Ask whether *topic* is there; *take* learns on the thread that polls what that means for a record."""
+        """Ask whether *topic* exists; *take* receives a record's outcome, on the thread that polls."""
         self.targets.forget(topic)
         question = Question(take)
         self._producing.watch(QUESTIONS, [question], self._clock.elapsed_s() + self._options.request_timeout_s)
@@ -263,7 +263,7 @@ class Releaser:
 
         self.presence.seek([topic]).add_done_callback(answered)
 
-    # -- what must be looked up first ---------------------------------------------------------------------------------
+    # -- look-ups before a release ------------------------------------------------------------------------------------
 
     def _defer(
         self,
@@ -274,9 +274,9 @@ class Releaser:
         deadline_s: float | None = None,
         sought: Sequence[str] = (),
     ) -> None:
-        """Ask for *group* and *topics*, then *go* on the thread that polls; REFUSED when one of them is not there.
+        """Ask for *group* and *topics*, then call *go* on the thread that polls; fail *item* if one of them is missing.
 
-        What is *sought* may be there or not: `go` finds the answer in `presence.refusal`.
+        Topics in *sought* may be missing: `go` finds the answer in `presence.refusal`.
         """
         with self._lock:
             if self._deferred_count >= self._options.queue_max:

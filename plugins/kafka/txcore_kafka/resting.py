@@ -1,7 +1,7 @@
-"""Logs on which nothing happens: their readers give up their consumers, and one question asks for the ends of all.
+"""Logs without new records: their readers give up their consumers, and one question asks for the ends of all logs.
 
-A consumer is a connection, three threads and two requests a second for as long as it is open, and a checker reads two
-logs of every partition: on a quiet group that would be all that it does.
+An open consumer costs a connection, three threads and two requests a second, and a checker reads two logs of every
+partition: in a group without new records this would be its only work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from txcore_kafka.threads import Worker
 
 ASK_MIN_S: Final = 0.1
 ASK_MAX_S: Final = 2.0
-"""Between two questions, the longer the longer nothing happens; so much later a resting reader sees what is new."""
+"""Longest time, in seconds, between two questions; it grows while no reader stops resting. A resting reader sees new
+records with at most this delay."""
 ASK_GROWTH: Final = 1.1
 UNKNOWN: Final = -1
 
@@ -25,11 +26,11 @@ Place = tuple[str, int]
 
 
 class Rest:
-    """One reader's wish to rest.
+    """The rest of one reader.
 
     Attributes:
-        end: The offset after the log's last record, as read after the rest was asked for; None before, UNKNOWN if the
-            broker did not report it.
+        end: The offset after the log's last record, as reported after the rest began; None before the report, UNKNOWN
+            if the broker did not report it.
     """
 
     __slots__ = ("end", "place")
@@ -43,7 +44,7 @@ class Resting:
     """The rests of one backend. Thread safe; it never waits."""
 
     def __init__(self, ends: Callable[[set[Place]], Mapping[Place, int]], clock: Clock) -> None:
-        """Ask with *ends*, on a thread of its own; it may block and raise."""
+        """Use *ends* for questions, on a thread of its own; *ends* may block and raise."""
         self._ends = ends
         self._worker = Worker("txcore-kafka-ends")
         self._clock = clock
@@ -54,7 +55,7 @@ class Resting:
         self._lock = threading.Lock()
 
     def begin(self, place: Place) -> Rest:
-        """Return a rest, whose `end` is set from now on whenever a reader calls `look`."""
+        """Return a rest; from now on each question that a reader asks with `look` sets its `end`."""
         rest = Rest(place)
         with self._lock:
             self._rests.add(rest)
@@ -67,7 +68,7 @@ class Resting:
             self._pause_s = ASK_MIN_S
 
     def look(self) -> None:
-        """Ask for the ends of all, if it is time."""
+        """Ask for the ends of all resting logs, if it is time."""
         now_s = self._clock.elapsed_s()
         with self._lock:
             if self._is_asking or now_s < self._asks_at_s:
@@ -80,11 +81,11 @@ class Resting:
         asked.add_done_callback(lambda answer: self._answered(rests, answer))
 
     def close(self, timeout_s: float) -> None:
-        """Ask no more; blocks for at most *timeout_s*, for the question under way."""
+        """Stop asking; block for at most *timeout_s*, for the question under way."""
         self._worker.stop(timeout_s)
 
     def _answered(self, rests: tuple[Rest, ...], answer: Future[Mapping[Place, int]]) -> None:
-        """Set the ends; where the broker did not report them, every reader looks for itself."""
+        """Set the ends; a reader whose end the broker did not report then looks for itself."""
         ends = {} if answer.exception() else answer.result()
         for rest in rests:
             rest.end = ends.get(rest.place, UNKNOWN)

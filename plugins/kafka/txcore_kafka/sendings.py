@@ -1,4 +1,4 @@
-"""What is under way, and how each of it ends: halves, releases with their targets, marks."""
+"""The items under way, and how each of them ends: halves, releases with their targets, marks, questions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARKED_INDEX: Final = -1
 
 
 class HalfSending(Record):
-    """One half under way: perhaps waiting for news of its targets, then for its acknowledgement."""
+    """One half under way: it may wait for news of its targets first, then it waits for its acknowledgement."""
 
     batch: Batch[HalfRecord]
     index: int
@@ -53,7 +53,7 @@ class HalfSending(Record):
         self.settle(Outcome(Status.UNKNOWN if self.is_sent else Status.REFUSED, error))
 
     def not_found(self, error: TxcoreError) -> None:
-        """End before anything was handed over."""
+        """End before the half was handed over."""
         self.settle(Outcome(Status.REFUSED, error))
 
 
@@ -81,24 +81,24 @@ class Release(msgspec.Struct, eq=False):
         self.settle(Outcome(Status.UNKNOWN, error, missing=self.missing()))
 
     def not_found(self, error: TxcoreError) -> None:
-        """End before anything was published: REFUSED when there is no such group, else nothing was refused."""
+        """End before any target was published: REFUSED for a usage error (no such group), else UNKNOWN."""
         if isinstance(error, UsageError):
             self.settle(Outcome(Status.REFUSED, error))
         else:
             self.expire(error)
 
     def confirmed(self, index: int) -> None:
-        """One target, or the parked record, is stored."""
+        """Count one target, or the parked record, as stored."""
         if index != PARKED_INDEX:
             self.stored_bits |= 1 << index
         self._one_less()
 
     def missing(self) -> tuple[int, ...]:
-        """Return which targets are not confirmed."""
+        """Return the indexes of the targets that are not confirmed."""
         return tuple(index for index in sorted(self.resolution.targets) if not self.stored_bits >> index & 1)
 
     def failed(self, outcome: Outcome) -> None:
-        """One target, or the parked record, is refused or unknown; unknown outweighs refused."""
+        """Count one target, or the parked record, as refused or unknown; unknown outweighs refused."""
         if self.status is not Status.UNKNOWN:
             self.status, self.error = outcome.status, outcome.error
         self._one_less()
@@ -114,7 +114,7 @@ class Release(msgspec.Struct, eq=False):
 
 
 class TargetSend(Record):
-    """A target, or a parked record, in the client's hands."""
+    """A target, or a parked record, that was handed to the client."""
 
     release: Release
     index: int
@@ -158,7 +158,7 @@ class Marking:
         self.settle(Outcome(Status.UNKNOWN, error))
 
     def not_found(self, error: TxcoreError) -> None:
-        """End before anything was handed over."""
+        """End before the mark was handed over."""
         self.settle(Outcome(Status.REFUSED, error))
 
 
@@ -184,5 +184,5 @@ class Question:
 
 @functools.lru_cache(maxsize=16)
 def _stored_at(at_ms: int) -> Outcome:
-    """Return one outcome for all that was appended in the same millisecond, which is most of a batch."""
+    """Return one outcome for all halves appended in the same millisecond, which is most of a batch."""
     return Outcome(Status.DURABLE, appended_ms=at_ms)

@@ -1,4 +1,4 @@
-"""The checks of a half against its target topics: they exist, and they take messages of this size."""
+"""The checks of a half against its target topics: they exist, and they accept messages of this size."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from txcore_kafka.threads import Worker
 KNOWN_FOR_S: Final = 60.0
 REFRESH_AFTER_S: Final = 45.0
 FRESH_S: Final = 0.5
-"""Many halves that wait for news of one topic share one answer, also a bad one."""
+"""Age, in seconds, up to which an answer is used again: many halves that wait for one topic share it."""
 OVERHEAD_MAX: Final = 600
-"""Bytes of a message without headers beside its body and key, at most; see `record_size`."""
+"""Most bytes of a message without headers, besides its body and key; see `record_size`."""
 
 
 @dataclass(slots=True)
@@ -45,10 +45,10 @@ class Targets:
         self._missing: dict[str, float] = {}
 
     def examine(self, messages: Sequence[TargetMessage], now_s: float) -> list[str]:
-        """Return the topics that must be asked for before *messages* can be judged; empty: all can be published.
+        """Return the topics to ask the broker for before *messages* can be judged; if empty, all can be published.
 
         Raises:
-            MessageRejectedError: one of them cannot, whatever the broker says.
+            MessageRejectedError: one of the messages cannot be published.
         """
         unknown: list[str] = []
         for message in messages:
@@ -67,7 +67,7 @@ class Targets:
         return unknown
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
-        """Return those of *topics* that must be asked for."""
+        """Return those of *topics* that the broker must be asked for."""
         now_s = self._clock.elapsed_s()
         found = []
         for topic in dict.fromkeys(topics):
@@ -77,16 +77,16 @@ class Targets:
         return found
 
     def is_small(self, topic: str) -> bool:
-        """Return whether the topic takes less than a full batch, so that its messages travel one by one."""
+        """Return whether the topic accepts less than a full batch, so that its messages are sent one by one."""
         target = self._known.get(topic)
         return target is not None and target.bytes_max < BATCH_BYTES
 
     def look_up(self, topics: Sequence[str]) -> None:
-        """Ask the broker about those of *topics* that were not asked for a moment ago; blocks, on a worker's thread.
+        """Ask the broker for those of *topics* without an answer within `FRESH_S`; blocks, on a worker's thread.
 
         Raises:
-            MessageRejectedError: one of them does not exist.
-            BackendUnavailableError, BackendTimeoutError, ConfigError: no answer, or none for this user.
+            MessageRejectedError: one of the topics does not exist.
+            BackendUnavailableError, BackendTimeoutError, ConfigError: the broker gave no answer, or refused this user.
         """
         now_s = self._clock.elapsed_s()
         asked = [topic for topic in dict.fromkeys(topics) if not self._is_fresh(topic, now_s)]
@@ -122,7 +122,7 @@ class Targets:
                     self._missing[topic] = now_s
 
     def forget(self, topic: str) -> None:
-        """Ask again before the next half and the next release: the broker refused something."""
+        """Ask for *topic* again before the next half and the next release: the broker refused a message to it."""
         self._known.pop(topic, None)
         self._presence.forget(topic)
 
@@ -136,7 +136,7 @@ def _check_name(topic: str) -> None:
 
 
 def _may_exceed(message: TargetMessage, bytes_max: int) -> bool:
-    """Return whether the size must be looked at; a tiny plain message is left to the broker, as it is all overhead."""
+    """Return whether the size must be checked; the broker checks a tiny plain message, which is mostly overhead."""
     size = len(message.body) + len(message.key or b"")
     if size + OVERHEAD_MAX <= bytes_max and not message.headers:
         return False

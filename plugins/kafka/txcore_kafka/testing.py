@@ -1,4 +1,4 @@
-"""The conformance harness: topics and what is in them, seen through the broker's plain clients."""
+"""The conformance harness: topics and their records, seen through the broker's plain clients."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1.2"
 SWEEP: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 SWEEP_MS: Final = 1_200
 REFUSING_BYTES: Final = 100
-"""A topic that takes batches of no more than this refuses every one of ours: the headers alone have more. Not less, as
-the broker must be able to write the 78 bytes that end a transaction: it tries for ever, and the client waits."""
+"""Limit of a topic, in bytes, that refuses every batch of txcore: the headers alone are larger. It is not lower, as the
+broker must be able to write the 78 bytes that end a transaction: it tries for ever, and the client waits."""
 
 
 class KafkaHarness(BrokerHarness):
@@ -100,7 +100,7 @@ class KafkaHarness(BrokerHarness):
         raise TimeoutError(f"the new limit of {topic!r} did not come into force")
 
     def _does_refuse(self, topic: str) -> bool:
-        """Try the topic with a record that no consumer of committed records will ever see."""
+        """Return whether the topic refuses a record; the transaction is aborted, so no consumer sees the record."""
         errors: list[KafkaError | None] = []
         producer = self._transaction()
         producer.produce(topic, bytes(REFUSING_BYTES), on_delivery=lambda error, _: errors.append(error))
@@ -110,7 +110,7 @@ class KafkaHarness(BrokerHarness):
         return errors[0] is not None and errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
     def _transaction(self) -> Any:
-        """Return a producer with a transaction begun; a new broker makes its transaction log first."""
+        """Return a producer that has begun a transaction; a new broker creates its transaction log first."""
         name = f"txcore-probe-{secrets.token_hex(5)}"
         producer = Producer({"bootstrap.servers": self._servers, "transactional.id": name, "log_level": 2})
         producer.init_transactions(3 * TIMEOUT_S)
@@ -138,7 +138,7 @@ class KafkaHarness(BrokerHarness):
         return True
 
     def _create(self, wanted: Any) -> None:
-        """Make a topic and wait until the broker knows it."""
+        """Create a topic and wait until the broker knows it."""
         topic = wanted.topic
         pause = threading.Event()
         for _ in range(round(TIMEOUT_S / PAUSE_S)):
@@ -148,7 +148,7 @@ class KafkaHarness(BrokerHarness):
         raise TimeoutError(f"topic {topic!r} did not appear")
 
     def _is_made(self, wanted: Any) -> bool:
-        """Whether a topic is there now; not yet where the only broker was frozen so long that it is fenced for now."""
+        """Return whether the topic exists now; not while the only broker is fenced, as after a long freeze."""
         try:
             for answer in self._admin.create_topics([wanted]).values():
                 answer.result(TIMEOUT_S)
@@ -161,13 +161,13 @@ class KafkaHarness(BrokerHarness):
 
 
 class KafkaTransactionHarness(KafkaHarness):
-    """The same with `?release=transaction`, on a broker that ends abandoned transactions soon."""
+    """The harness with `?release=transaction`, on a broker that ends abandoned transactions soon."""
 
     url_options: ClassVar[str] = f"{KafkaHarness.url_options}&release=transaction&{TRANSACTION_OPTIONS}"
     timeout_s = 30.0
 
     def start(self) -> None:
-        """See `Harness.start`; on a broker of its own where the shared one looks for such transactions too seldom."""
+        """See `Harness.start`; uses a broker of its own if the shared one ends such transactions too late."""
         super().start()
         if self._sweep_ms() > SWEEP_MS:
             self.stop()
@@ -189,7 +189,7 @@ def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
 
 
 def _await_markers(consumer: Any, topic: str, partition: int, end: int) -> None:
-    """Wait until every transaction before *end* has ended: what was committed shows a little later."""
+    """Wait until every transaction before *end* has ended: committed records become visible a little later."""
     pause = threading.Event()
     for _ in range(round(TIMEOUT_S / PAUSE_S)):
         if _bounds(consumer, topic, partition)[1] >= end:

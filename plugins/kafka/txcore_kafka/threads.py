@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 def new_future() -> Future[Any]:
-    """Return a Future that is marked running, so that a waiter that gives up does not break our threads."""
+    """Return a Future that is marked running, so that a waiter cannot cancel it, which would break our threads."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
 
 
 class Worker:
-    """One daemon thread, started with the first request. Requests are bounded in time by the code that makes them."""
+    """One daemon thread, started with the first request. Each request must bound its own time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class Worker:
         return future
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread after its current request; what still waits fails with ClosedError."""
+        """End the thread after its current request; waiting requests fail with ClosedError."""
         self.is_stopping = True
         self._requests.put(None)
         if self._thread is not None:

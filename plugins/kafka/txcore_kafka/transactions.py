@@ -1,9 +1,8 @@
 """`?release=transaction`: group commit. Targets, parked records and ops of many releases become visible together.
 
-One thread, one transactional client. Each transaction holds what has gathered since the last one: of producers, or of
-one claim. What a transaction cannot take is tried again alone, so that one refused target harms no other release. After
-an error that leaves the outcome open the client is given up for a new one, whose first act ends the old one's
-transaction.
+There is one thread and one transactional client. Each transaction holds the entries queued since the last one, either
+of producers or of one claim. An entry with a refused record is tried again alone, so that it does not affect other
+releases. After an error with an unknown outcome a new client replaces the old one and first ends its transaction.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from txcore_kafka.producing import ANY_PARTITION, producer_config
 _log = logging.getLogger("txcore.kafka")
 
 INTERVAL_S: Final = 0.015
-"""Pause, in seconds, between two transactions: committing back to back meets the broker's own clean-up."""
+"""Pause, in seconds, between two transactions: without it, the broker still cleans up after the last one."""
 ENTRY_COUNT_MAX: Final = 1_000
 RECORD_COUNT_MAX: Final = 10_000
 OPS_PER_RECORD: Final = 1_000
@@ -42,7 +41,7 @@ CALL_S: Final = 5.0
 
 
 class Entry:
-    """One release or mark that waits for a transaction. Settled by the lane, or by its deadline."""
+    """One release or mark that waits for a transaction. The lane settles it, or its deadline does."""
 
     __slots__ = ("claim", "finish", "group", "is_alone", "is_done", "lock", "missing", "op", "partition", "resolution")
 
@@ -77,18 +76,18 @@ class Entry:
         self.settle(Outcome(Status.UNKNOWN, error, missing=self.missing))
 
     def refuse(self, error: TxcoreError | None) -> None:
-        """End: a target refused, so none was published."""
+        """End as REFUSED; none of the targets was published."""
         self.settle(Outcome(Status.REFUSED, error, missing=self.missing))
 
     def not_found(self, error: TxcoreError) -> None:
-        """End before anything was published, as its group or a target could not be found."""
+        """End before any target was published, as the group or a target could not be found."""
         if isinstance(error, BackendUnavailableError | BackendTimeoutError):
             self.expire(error)
         else:
             self.refuse(error)
 
     def publish(self, send: Callable[..., None]) -> None:
-        """Hand over the targets and the parked record; the op goes with others."""
+        """Hand over the targets and the parked record; the op is sent later, merged with others."""
         resolution = self.resolution
         if resolution is None:
             return
@@ -104,13 +103,13 @@ class Entry:
 
 
 class _Attempt:
-    """One transaction: what is in it, and what became of its records."""
+    """One transaction: its entries, and the outcomes of its records."""
 
     def __init__(self, producer: Any, entries: Sequence[Entry]) -> None:
         self.producer = producer
         self.entries = entries
         self.left = 0
-        self.refused: dict[int, Outcome] = {}  # by identity of the entry
+        self.refused: dict[int, Outcome] = {}  # by the id() of the entry
         self.failed = False
 
     def send(
@@ -176,7 +175,7 @@ class TransactionLane:
     # -- any thread -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Make the client now rather than with the first release: `init_transactions` takes its time."""
+        """Start the thread and its client before the first release, as `init_transactions` is slow."""
         with self._changed:
             if self._thread is None and self._stop_at_s is None:
                 self._thread = threading.Thread(target=self._run, name="txcore-kafka-transact", daemon=True)
@@ -197,7 +196,7 @@ class TransactionLane:
             entry.expire(refusal)
 
     def close(self, timeout_s: float) -> None:
-        """Commit what is queued, if that can be done in time, and end; blocks for at most *timeout_s*."""
+        """Commit the queued entries if there is time, and end; blocks for at most *timeout_s*."""
         with self._changed:
             self._stop_at_s = self._clock.elapsed_s() + timeout_s
             self._changed.notify_all()
@@ -230,7 +229,7 @@ class TransactionLane:
                 pause.wait(retry_s)
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
             except Exception as error:  # noqa: BLE001
-                # A bug in what was called back must not end the thread on which everybody waits.
+                # A bug in a callback must not end the thread on which all callers wait.
                 _log.exception("kafka.transaction_thread")
                 self._give_up_client(error)
         self._producer = None
@@ -240,7 +239,7 @@ class TransactionLane:
         return stop_at_s is not None and (not self._queue or self._clock.elapsed_s() >= stop_at_s)
 
     def _connect(self) -> None:
-        """Make a client. `init_transactions` ends the transaction that the last one may have left open."""
+        """Create a client. `init_transactions` ends the transaction that the last client may have left open."""
         timeout_ms = round(self._options.transaction_timeout_s * 1000)
         config = producer_config(self._options) | {
             "transactional.id": self._name,
@@ -258,7 +257,7 @@ class TransactionLane:
         self._producer = None
 
     def _gather(self) -> list[Entry]:
-        """Return what goes into the next transaction: entries of one claim, or of none, in their order."""
+        """Return the entries of the next transaction: all of one claim, or all without a claim, in their order."""
         with self._changed:
             if not self._queue:
                 self._changed.wait(IDLE_S)
@@ -279,7 +278,7 @@ class TransactionLane:
         return self._owned(entries)
 
     def _owned(self, entries: list[Entry]) -> list[Entry]:
-        """Refuse what the claim does not own: the broker would take a live member's word for any partition."""
+        """Fence entries of partitions that their claim does not own: the broker does not check the partition."""
         owned = []
         for entry in entries:
             if entry.claim is None or entry.claim.owns(entry.partition):
@@ -321,7 +320,7 @@ class TransactionLane:
             entry.settle(DURABLE)
 
     def _await_reports(self, attempt: _Attempt) -> None:
-        """Wait for every record's fate; aborting while the first one is under way can be fatal (librdkafka #4849)."""
+        """Wait for all delivery reports; an abort while the first record is sent can be fatal (librdkafka #4849)."""
         deadline_s = self._clock.elapsed_s() + self._options.transaction_timeout_s
         while attempt.left:
             self._producer.poll(POLL_S)
@@ -329,7 +328,7 @@ class TransactionLane:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no delivery reports"))  # noqa: SLF001
 
     def _send_offsets(self, entries: Sequence[Entry]) -> None:
-        """Tie a claim's transaction to its membership: the broker refuses a generation that is over."""
+        """Tie a claim's transaction to its membership: the broker refuses a generation that has ended."""
         claim = entries[0].claim
         if claim is None:
             return
@@ -344,7 +343,7 @@ class TransactionLane:
         self._producer.send_offsets_to_transaction(places, metadata)
 
     def _sort_out(self, attempt: _Attempt) -> None:
-        """After an abort: refuse an entry that was alone with a refused record; try suspects alone, others together."""
+        """After an abort, refuse a refused entry that was alone; try other refused ones alone, the rest together."""
         alone = len(attempt.entries) == 1
         again: list[Entry] = []
         suspects: list[Entry] = []
@@ -360,10 +359,10 @@ class TransactionLane:
         self._again([*again, *suspects])
 
     def _end_in_trouble(self, attempt: _Attempt, error: KafkaException, *, is_committing: bool) -> None:
-        """Find out what an error means for the entries and for the client.
+        """Settle or queue the entries again after an error, and decide whether the client can still be used.
 
         Raises:
-            KafkaException: the client is done for.
+            KafkaException: the client cannot be used any more.
         """
         cause = kafka_error(error)
         is_abortable = cause is not None and cause.txn_requires_abort() and not cause.fatal()
@@ -371,7 +370,7 @@ class TransactionLane:
             for entry in attempt.entries:
                 entry.settle(Outcome(Status.FENCED))
         elif is_committing and not is_abortable:
-            # It may have been committed, or be committed later: the outcome is unknown.
+            # The transaction may be committed, now or later: the outcome is unknown.
             unknown = BackendUnavailableError(f"a transaction's end is uncertain: {error}")
             for entry in attempt.entries:
                 entry.expire(unknown)
