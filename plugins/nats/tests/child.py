@@ -21,7 +21,7 @@ def say(*words):
 
 
 def hold(url, group, member):
-    """Join the group, and say each change of ownership on a line of its own, until killed."""
+    """Join the group, and print each change of ownership on a line of its own, until killed."""
     backend = txcore.connect(url)
     backend.ensure_group(group).result(20)
     claim = backend.claim(group, member)

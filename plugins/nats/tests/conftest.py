@@ -1,4 +1,4 @@
-"""What the tests of this folder share: brokers, groups on them, streams made with the plain client, other processes."""
+"""The shared parts of this folder's tests: brokers, groups on them, streams of the plain client, other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txcore_nats.testing import NatsAtomicHarness, NatsHarness
 
 
 def started(make):
-    """Return what *make* starts; a broker that cannot be had is a skip, or a failure where it is required."""
+    """Return the server that *make* starts; skip if the broker is unavailable, or fail if it is required."""
     try:
         return make()
     except brokers.ServerUnavailableError as error:
@@ -34,7 +34,7 @@ def started(make):
 
 
 class NatsKit(Kit):
-    """The conformance kit and what only NATS has."""
+    """The conformance kit with additions for NATS."""
 
     def __init__(self, harness):
         super().__init__(harness)
@@ -52,7 +52,7 @@ class NatsKit(Kit):
         return f"{base}?{urlencode(known | options)}"
 
     def connect(self, *, proxied=False, partition_count=2, **options):
-        """Return a connection with *options*, its group in place; closed at the end."""
+        """Return a connection with *options* after creating its group; it is closed at the end."""
         backend = self.harness.open(self.address(proxied=proxied, **options))
         self.opened.append(backend)
         if partition_count:
@@ -60,7 +60,7 @@ class NatsKit(Kit):
         return backend
 
     def api(self, subject, /, **request):
-        """Ask JetStream with the plain client; returns the answer as it came."""
+        """Ask JetStream with the plain client; return the answer, also an error."""
 
         async def ask():
             client = await self.harness._connected()
@@ -81,7 +81,7 @@ class NatsKit(Kit):
         return self.api(f"STREAM.INFO.{stream}")["state"]
 
     def stream(self, **config):
-        """Make a stream with one subject of its own; returns the subject."""
+        """Create a stream with subjects of its own; return its name and one of its subjects."""
         name = f"own-{secrets.token_hex(4)}"
         answer = self.api(f"STREAM.CREATE.{name}", **({"name": name, "subjects": [f"{name}.>"]} | config))
         assert "error" not in answer, answer
@@ -122,7 +122,7 @@ class NatsKit(Kit):
 
     @staticmethod
     def lasts_s(call):
-        """Return how long *call* took, and what it returned."""
+        """Return the duration of *call* in seconds, and its result."""
         began_s = time.monotonic()
         result = call()
         return time.monotonic() - began_s, result
@@ -144,7 +144,7 @@ def harness():
 
 @pytest.fixture(scope="session")
 def private(harness):
-    """A broker of the tests' own, which may be killed."""
+    """A broker of these tests only, which may be killed."""
     made = started(harness.private)
     yield made
     made.stop()

@@ -1,4 +1,4 @@
-"""`release=atomic`: targets and op in one batch, outdated checkers refused whole, batches taken apart when refused."""
+"""`release=atomic`: targets and op in one batch; outdated checkers are fenced, and refused batches divided."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DURABLE, REFUSED, SUPERSEDED, FENCED = Status.DURABLE, Status.REFUSED, Status.SU
 
 
 def test_racing_ends_leave_no_target_after_a_rollback(atomic):
-    """Two backends end the same halves otherwise: targets exist for exactly those whose COMMIT holds."""
+    """When two backends end the same halves in opposite ways, targets exist only for halves whose COMMIT holds."""
     topic = atomic.topic()
     other = atomic.connect()
     halves = [raw.half(atomic, topic, body=b"%d" % number) for number in range(100)]
@@ -38,7 +38,7 @@ def test_racing_ends_leave_no_target_after_a_rollback(atomic):
 
 
 def test_one_refused_release_hurts_none_of_its_batch(atomic):
-    """Superseded and refused ones among a hundred: each ends as it would alone, the others are DURABLE."""
+    """Superseded and refused releases of a batch end as they would alone, and the others are DURABLE."""
     topic, other = atomic.topic(), atomic.topic("refusing")
     halves = [raw.half(atomic, topic) for _ in range(100)]
     bad = raw.half(atomic, topic, other)
@@ -56,7 +56,7 @@ def test_one_refused_release_hurts_none_of_its_batch(atomic):
 
 
 def test_many_releases_travel_in_few_batches(atomic):
-    """A thousand commits need a handful of batches, as each costs the server a sync of its disk."""
+    """A thousand commits need at most ten batches, as each costs the server a sync of its disk."""
     topic = atomic.topic()
     halves = [raw.half(atomic, topic, body=b"x") for _ in range(1_000)]
     raw.append(atomic, *halves)
@@ -67,7 +67,7 @@ def test_many_releases_travel_in_few_batches(atomic):
 
 
 def test_everything_an_outdated_checker_writes_is_fenced(atomic):
-    """Commits, rollbacks, discards, journal records and ticks under an older CLAIM: FENCED, nothing in any log."""
+    """Commits, rollbacks, discards, journal records and ticks under an older CLAIM are FENCED, and not stored."""
     topic = atomic.topic()
     halves = [raw.half(atomic, topic) for _ in range(4)]
     raw.append(atomic, *halves)
@@ -91,7 +91,7 @@ def test_everything_an_outdated_checker_writes_is_fenced(atomic):
 
 
 def test_a_producers_end_needs_no_claim(atomic):
-    """Without a claim nothing is expected of the partition's owner."""
+    """A producer's COMMIT is DURABLE whichever checker owns the partition."""
     half = raw.half(atomic, atomic.topic())
     raw.append(atomic, half)
     raw.mark(atomic, OpKind.CLAIM, b"1" * 16)
@@ -99,7 +99,7 @@ def test_a_producers_end_needs_no_claim(atomic):
 
 
 def test_a_transaction_with_many_targets_is_one_batch_or_refused(atomic):
-    """990 targets go out together; more than a batch holds is refused by name, with nothing stored."""
+    """A commit of 990 targets is one batch; a commit with more than a batch can hold is refused, and not stored."""
     topic = atomic.topic()
     fits, too_many = (raw.half(atomic, *[topic] * count, body=b"x") for count in (990, 1_001))
     raw.append(atomic, fits, too_many)
@@ -112,7 +112,7 @@ def test_a_transaction_with_many_targets_is_one_batch_or_refused(atomic):
 
 
 def test_generations_follow_each_other_as_in_the_plain_mode(atomic):
-    """DISCARD, resume, COMMIT; an end of the first generation comes too late, a second end too."""
+    """After a DISCARD the next generation's COMMIT is stored; an end of generation 0, or a later end, is SUPERSEDED."""
     topic = atomic.topic()
     half = raw.half(atomic, topic)
     resumed = raw.half(atomic, topic, generation=1, of=half)
@@ -127,7 +127,7 @@ def test_generations_follow_each_other_as_in_the_plain_mode(atomic):
 
 
 def test_a_target_elsewhere_is_refused_before_the_half(atomic):
-    """All targets of an atomic release are in the one stream; another one is named."""
+    """A half with a target outside the shared stream is refused, and the error names the stream."""
     _, topic = atomic.stream()
     (refused,) = raw.append(atomic, raw.half(atomic, topic))
     assert (REFUSED, topic) == (refused.status, refused.error.topic)
@@ -135,7 +135,7 @@ def test_a_target_elsewhere_is_refused_before_the_half(atomic):
 
 
 def test_a_stream_that_is_missing_or_drops_is_refused(atomic):
-    """Each setting that would lose ops is named; a stream that will do is made ready."""
+    """A missing stream, or one with a setting that would lose ops, is refused by name; others are made ready."""
 
     def verdict(**config):
         name = f"own-{secrets.token_hex(4)}"
@@ -158,7 +158,7 @@ def test_a_stream_that_is_missing_or_drops_is_refused(atomic):
 
 
 def test_a_group_keeps_the_way_it_was_made(atomic, kit):
-    """Plain clients are refused by an atomic group, atomic ones by a plain group; both errors say why."""
+    """A plain client gets a ConfigError for an atomic group, and an atomic client for a plain group."""
     assert atomic.backend
     assert kit.backend
     for made, asked in ((atomic, kit), (kit, atomic)):
@@ -168,7 +168,7 @@ def test_a_group_keeps_the_way_it_was_made(atomic, kit):
 
 
 def test_a_batch_cut_off_in_the_middle_is_not_there(atomic):
-    """The connection is lost while answers are outstanding: all of each release, or nothing of it."""
+    """After the connection is lost during a batch, each release is stored with all its messages or not at all."""
     topic = atomic.topic()
     backend = atomic.connect(proxied=True)
     proxy = atomic.broker.proxy
@@ -191,7 +191,7 @@ def test_a_batch_cut_off_in_the_middle_is_not_there(atomic):
 
 
 def test_an_older_server_is_recognized(started_broker):
-    """NATS before 2.12 has no atomic batches: `ensure_group` says so by the option's name."""
+    """With a server before NATS 2.12, without atomic batches, `ensure_group` fails and names the option `release`."""
     broker = started_broker("2.9")
     try:
         backend = txcore.connect(f"{broker.url}?release=atomic")
@@ -204,7 +204,7 @@ def test_an_older_server_is_recognized(started_broker):
 
 
 def test_reading_takes_only_the_partitions_ops(atomic):
-    """Targets and other groups' records in the same stream are in no log of ours."""
+    """A partition's op log does not contain targets, or ops of other partitions, from the same stream."""
     topic = atomic.topic()
     half = raw.half(atomic, topic)
     raw.append(atomic, half)
@@ -216,7 +216,7 @@ def test_reading_takes_only_the_partitions_ops(atomic):
 
 
 def test_harnesses_that_make_topics_at_once_keep_each_others(atomic_harness):
-    """A stream's subjects are set as a whole; test processes share the stream."""
+    """Two harnesses that create topics in one stream at the same time keep each other's topics."""
     other = type(atomic_harness)(atomic_harness.broker)
     other.start()
     topics = [atomic_harness.topic(f"at-once-{secrets.token_hex(4)}") for _ in range(40)]
@@ -235,7 +235,7 @@ def test_harnesses_that_make_topics_at_once_keep_each_others(atomic_harness):
 
 
 def test_a_producer_frozen_for_longer_than_finals_are_kept_publishes_nothing(atomic, monkeypatch):
-    """Its transaction was rolled back, and the ROLLBACK purged since: the server would take its COMMIT."""
+    """A producer's late COMMIT is TOO_LATE and publishes nothing, although its ROLLBACK was purged from the op log."""
     topic = atomic.topic()
     transaction = atomic.orphan(txcore.Message(topic, b"rolled back"))
     atomic.sweep(atomic.checker(Answers(ROLLBACK)))

@@ -1,4 +1,4 @@
-"""Messages in one write, answers taken as they are read: nothing is lost or mixed, however the bytes are cut."""
+"""Messages in one write, and answers taken while they are read: none is lost or mixed, however the bytes are cut."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wire_of(token, headers, body):
 
 
 class Connected:
-    """A client in the middle of a connection, without one."""
+    """A client in the state of an open connection, without a socket."""
 
     def __init__(self):
         self.taken, self.others = [], []
@@ -45,7 +45,7 @@ class Connected:
 
 
 def test_answers_are_taken_wherever_the_bytes_are_cut():
-    """Two pieces, cut at every place, and one byte at a time: each answer once, in order, whole."""
+    """Each answer is taken once, whole and in order, whether the bytes come in two pieces or one by one."""
     data = b"".join(wire_of(*answer) for answer in ANSWERS)
     for place in range(len(data) + 1):
         connected = Connected()
@@ -57,7 +57,7 @@ def test_answers_are_taken_wherever_the_bytes_are_cut():
 
 
 def test_other_messages_between_answers_go_to_their_subscriptions():
-    """What is no answer reaches nats-py, what follows it in the same bytes is an answer all the same."""
+    """A message that is no answer reaches nats-py, and an answer after it in the same bytes is still taken."""
     other = b"MSG news 2 3\r\nabc\r\n"
     data = b"".join(b"+OK\r\n" + wire_of(*answer) + other for answer in ANSWERS)
     for step in (1, 7, 50, len(data)):
@@ -68,7 +68,7 @@ def test_other_messages_between_answers_go_to_their_subscriptions():
 
 
 def test_a_new_connection_forgets_half_an_answer():
-    """What the old connection left unfinished is not put before what the new one brings."""
+    """An incomplete answer of the old connection is dropped, and answers of the new one are taken."""
     connected = Connected()
     connected.read(wire_of(*ANSWERS[0])[:-5])
     connected.client._ps.reset()
@@ -77,13 +77,13 @@ def test_a_new_connection_forgets_half_an_answer():
 
 
 def test_nothing_is_written_without_a_connection():
-    """The client says so before a byte is handed over."""
+    """A write without a connection raises ConnectionClosedError before a byte is handed over."""
     with pytest.raises(errors.ConnectionClosedError):
         asyncio.run(LinkClient().write(b"PUB a 1\r\nx\r\n"))
 
 
 def test_a_message_as_it_is_written():
-    """Line, headers, body; sizes in bytes, not characters."""
+    """A command has its line, headers and body, with sizes in bytes, not in characters."""
     assert publish_command("a", "box.1", "", b"xy", 9) == b"PUB a box.1 2\r\nxy\r\n"
     lines = header_lines({"name": "Grüße"})
     head = "NATS/1.0\r\nname: Grüße\r\n\r\n".encode()
@@ -96,13 +96,13 @@ def test_a_message_as_it_is_written():
 
 @pytest.mark.parametrize("subject", ["", "two words", "line\r\nPUB b 0", "tab\t", "\x00"])
 def test_a_subject_that_would_be_read_as_something_else_is_refused(subject):
-    """Nothing of a subject becomes another command."""
+    """A subject is refused if NATS could read a part of it as another command or field."""
     with pytest.raises(MessageRejectedError):
         publish_command(subject, "", "", b"", 100)
 
 
 @pytest.mark.parametrize("name", ["", "two words", "a:b", "line\r\nname"])
 def test_a_header_that_would_be_read_as_something_else_is_refused(name):
-    """Nothing of a name becomes another header."""
+    """A header's name is refused if NATS could read a part of it as a value or another header."""
     with pytest.raises(MessageRejectedError):
         header_lines({name: "value"})

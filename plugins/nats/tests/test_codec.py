@@ -1,4 +1,4 @@
-"""The border to the driver: headers, answers, errors, checkpoints."""
+"""Conversions between txcore and the driver: headers, answers, errors, checkpoints."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from txcore.records import Checkpoint, Position, Status, TargetMessage
     ],
 )
 def test_header_values_come_back(value):
-    """Whatever a value holds, what comes back is the same bytes."""
+    """Every header value has the same bytes after it was encoded and decoded."""
     decoded = decode_headers(encode_headers({"name": value}))
     raw = value.encode() if isinstance(value, str) else value
     got = decoded["name"]
@@ -58,27 +58,27 @@ def test_header_values_come_back(value):
 
 
 def test_plain_text_is_left_readable():
-    """Only what NATS cannot carry is encoded, and named in a header."""
+    """Only a value that NATS cannot carry is encoded, and a header names it."""
     encoded = encode_headers({"trace": "7", "raw": b"\x00", "name": "Grüße"})
     assert encoded == {"trace": "7", "raw": "AA==", "name": "Grüße", HEADER_BASE64: "raw"}
 
 
 def test_a_foreign_base64_header_is_left_alone():
-    """Another application's header of our name, or one that is no base64, changes nothing."""
+    """A header with our name from another application, or with a value that is no base64, changes nothing."""
     assert decode_headers({"a": "*", HEADER_BASE64: "a,b"}) == {"a": "*"}
     assert decode_headers(None) == {}
 
 
 @pytest.mark.parametrize("name", ["two words", "colon:", "ümlaut", "a\r\nb: c", "\x00"])
 def test_header_names_that_nats_cannot_carry_are_refused(name):
-    """The header is named, and nothing is stripped."""
+    """A message with a header name that NATS cannot carry is refused instead of changed."""
     with pytest.raises(MessageRejectedError) as raised:
         check_message(TargetMessage("t", None, b"", {name: "x"}), 1_000_000)
     assert raised.value.reason == "headers"
 
 
 def test_sizes_are_checked_with_headers():
-    """Headers count, as text or as the base64 they become; both limits are the server's."""
+    """Headers count for the limits, as text or as base64: for that of all headers and that of the message."""
     check_message(TargetMessage("t", None, b"x" * 90_000, {}), 100_000)
     for headers in ({"a": "x" * 70_000}, {"a": b"\xff" * 50_000}):
         with pytest.raises(MessageRejectedError, match="headers"):
@@ -92,7 +92,7 @@ def test_sizes_are_checked_with_headers():
     "subject", ["a..b", ".a", "a.", "a b", "a.*", "a.>", "*", ">", "$JS.API.x", "txc.g.h.0", "a\nb"]
 )
 def test_topics_that_are_no_subjects_are_refused(subject):
-    """Wildcards, empty tokens, spaces, and what belongs to NATS or to txcore."""
+    """Topics with wildcards, empty tokens or spaces, and those of NATS or txcore are refused."""
     with pytest.raises(MessageRejectedError) as raised:
         check_subject(subject, RESERVED_SUBJECTS)
     assert (subject, "topic") == (raised.value.topic, raised.value.reason)
@@ -100,12 +100,12 @@ def test_topics_that_are_no_subjects_are_refused(subject):
 
 @pytest.mark.parametrize("subject", ["a", "a.b.c", "a*b", "a>b", "ä", "txcore.x", "orders-1"])
 def test_other_topics_are_subjects(subject):
-    """A star or a greater-than sign inside a token is a letter like any other."""
+    """A topic is accepted if a star or a greater-than sign is only a part of a token."""
     check_subject(subject, RESERVED_SUBJECTS)
 
 
 def test_stream_subjects_cover_as_in_nats():
-    """`*` means one token, `>` for one or more."""
+    """In a stream's subject `*` means one token, and `>` means one or more."""
 
     def is_covered(pattern, subject):
         return covers(tuple(pattern.split(".")), subject.split("."))
@@ -151,7 +151,7 @@ def test_stream_subjects_cover_as_in_nats():
     ],
 )
 def test_answers_to_a_publish(answer, status, kind):
-    """Only what is known to refuse is REFUSED; what no stream wrote proves nothing."""
+    """Only errors known as refusals are REFUSED; other errors, and answers that no stream sent, are UNKNOWN."""
     got, error, ack = read_ack("subject", None, answer)
     assert status is got
     assert isinstance(error, kind)
@@ -159,7 +159,7 @@ def test_answers_to_a_publish(answer, status, kind):
 
 
 def test_every_error_of_the_driver_becomes_ours():
-    """Each exception class of nats-py, and whatever else, is translated into the error tree."""
+    """Each exception class of nats-py, and any other exception, is translated into the error tree."""
     classes = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, Exception)]
     assert len(classes) > 20
     for cls in classes:
@@ -176,7 +176,7 @@ def test_every_error_of_the_driver_becomes_ours():
 
 
 def test_checkpoints_come_back_and_others_are_refused():
-    """All four fields; bytes that are none are a WireFormatError."""
+    """A checkpoint is decoded with all four fields; other bytes are a WireFormatError."""
     checkpoint = Checkpoint(Position(3), None, b"t", b"note")
     assert checkpoint == decode_checkpoint(encode_checkpoint(checkpoint))
     for body in (b"", b"\x93", encode_checkpoint(checkpoint)[:-1]):

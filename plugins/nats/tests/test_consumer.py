@@ -1,4 +1,4 @@
-"""Consuming a target: from the first message, once per group, on after the last acknowledgement."""
+"""Consuming a target: from the first message, once per group, and after the last acknowledgement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txcore.errors import ClosedError
 
 @pytest.fixture
 def opened(kit):
-    """Open consumers that are closed at the end."""
+    """Open consumers, and close them at the end of the test."""
     consumers = []
 
     def opened(topic, group="readers", **options):
@@ -43,7 +43,7 @@ def received(kit, consumer, count):
 
 
 def test_a_new_group_begins_with_the_first_message(kit, opened, topic):
-    """The topic is made if it is missing; key, body and headers are those that were sent."""
+    """Opening a consumer creates the topic; each group gets all messages with the key, body and headers sent."""
     first = opened(topic)
     send(kit, topic, b"1", b"2")
     for consumer in (first, opened(topic, "others")):
@@ -55,7 +55,7 @@ def test_a_new_group_begins_with_the_first_message(kit, opened, topic):
 
 
 def test_a_successor_continues_after_the_last_acknowledgement(kit, opened, topic):
-    """What was read and not acknowledged comes again; the replaced consumer gets an error."""
+    """The next consumer gets all messages that were not acknowledged; the replaced one can no longer acknowledge."""
     killed = opened(topic)
     send(kit, topic, b"1", b"2", b"3")
     messages = received(kit, killed, 3)
@@ -81,7 +81,7 @@ def test_what_retention_took_is_skipped(kit, opened, topic):
 
 
 def test_a_closed_consumer_says_so(opened, topic):
-    """Twice is once."""
+    """A closed consumer refuses calls; closing it twice is allowed."""
     consumer = opened(topic)
     consumer.close()
     consumer.close()

@@ -25,7 +25,7 @@ def journal(half, kind, **fields):
 
 
 def test_of_many_racing_ends_one_wins_and_all_learn_which(kit):
-    """Commits and rollbacks of two backends for the same halves: one final op each, its target or none, one story."""
+    """When two backends end the same halves in opposite ways, each half has one final op, which both backends learn."""
     topic = kit.topic()
     other = kit.connect()
     halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(100)]
@@ -51,7 +51,7 @@ def test_of_many_racing_ends_one_wins_and_all_learn_which(kit):
 
 
 def test_a_commit_looks_before_its_targets_go_out(kit):
-    """After a ROLLBACK nothing is published, however often a caller tries."""
+    """After a ROLLBACK a COMMIT is SUPERSEDED and publishes no target, from any backend."""
     topic = kit.topic()
     half = raw.half(kit, topic)
     raw.append(kit, half)
@@ -63,7 +63,7 @@ def test_a_commit_looks_before_its_targets_go_out(kit):
 
 
 def answered_directly(kit, monkeypatch):
-    """Return the list in which the requests for single places, and for many together, are noted."""
+    """Return a list that records the requests for single messages and for many together."""
     asked = []
     send = kit.backend._publisher.send
 
@@ -77,7 +77,7 @@ def answered_directly(kit, monkeypatch):
 
 
 def test_a_batch_of_commits_looks_with_one_request(kit, monkeypatch):
-    """Commits after a ROLLBACK or a DISCARD are found among the others, and only the others go out."""
+    """One request finds all commits of a batch that come after a ROLLBACK or DISCARD; only the others are published."""
     topic = kit.topic()
     halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(60)]
     raw.append(kit, *halves)
@@ -91,7 +91,7 @@ def test_a_batch_of_commits_looks_with_one_request(kit, monkeypatch):
 
 
 def test_a_server_that_finds_only_single_places_is_asked_for_single_places(kit, monkeypatch):
-    """A refused request for many is answered by one for each; it is not tried again."""
+    """After a refused request for many messages, one request is sent for each, and none for many later on."""
     topic = kit.topic()
     halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(20)]
     raw.append(kit, *halves)
@@ -109,7 +109,7 @@ def test_a_server_that_finds_only_single_places_is_asked_for_single_places(kit, 
 
 
 def test_the_first_final_op_holds_for_every_generation(kit):
-    """A generation that was resumed cannot be ended otherwise than the one before was."""
+    """A final op supersedes every end of a later generation."""
     topic = kit.topic()
     half = raw.half(kit, topic)
     raw.append(kit, half)
@@ -122,7 +122,7 @@ def test_the_first_final_op_holds_for_every_generation(kit):
 
 
 def test_a_discard_of_a_later_generation_holds_for_earlier_ones(kit):
-    """Discards follow each other by generation; an end from before them comes too late, one after them does not."""
+    """Each generation may have a DISCARD; it supersedes ends up to its own generation, but not later ones."""
     topic = kit.topic()
     half = raw.half(kit, topic)
     generations = [half, *(raw.half(kit, topic, generation=number, of=half) for number in (1, 2))]
@@ -136,7 +136,7 @@ def test_a_discard_of_a_later_generation_holds_for_earlier_ones(kit):
 
 
 def test_journal_records_block_no_end(kit):
-    """Any number of CHECKED, DECIDED, NUDGE and FORCE before an end, and in its log order."""
+    """Any number of CHECKED, DECIDED, NUDGE and FORCE are stored before and after an end, in order."""
     half = raw.half(kit, kit.topic())
     raw.append(kit, half)
     kinds = [OpKind.CHECKED, OpKind.CHECKED, OpKind.DECIDED, OpKind.NUDGE, OpKind.FORCE]
@@ -148,7 +148,7 @@ def test_journal_records_block_no_end(kit):
 
 
 def test_a_full_half_log_refuses_and_still_takes_ops(kit):
-    """Halves are REFUSED, nothing old is dropped, and what is pending can be ended; then there is no more room."""
+    """A full half log refuses halves and drops none; all pending halves can still be ended."""
     topic = kit.topic()
     pending = [raw.half(kit, topic, body=b"x" * 1_000) for _ in range(5)]
     raw.append(kit, *pending)
@@ -162,7 +162,7 @@ def test_a_full_half_log_refuses_and_still_takes_ops(kit):
 
 
 def test_a_target_stream_at_its_limit_refuses_and_is_tried_again(kit):
-    """`max_msgs` with `discard: new`: REFUSED, no op; once there is room the same release goes through."""
+    """A release to a full target stream is REFUSED without an op; it is DURABLE after the stream has room."""
     name, topic = kit.stream(max_msgs=2, discard="new")
     halves = [raw.half(kit, topic, body=b"%d" % number) for number in range(3)]
     raw.append(kit, *halves)
@@ -175,7 +175,7 @@ def test_a_target_stream_at_its_limit_refuses_and_is_tried_again(kit):
 
 
 def test_a_target_that_stays_full_is_parked_as_undeliverable(kit):
-    """The checker tries, then parks with the decision; a resume delivers without asking again."""
+    """The checker parks a half whose target stays full; a resume delivers it without another check."""
     name, topic = kit.stream(max_msgs=1, discard="new")
     kit.publish(topic, b"in the way")
     identity = kit.orphan(Message(topic, b"body")).transaction_id
@@ -190,7 +190,7 @@ def test_a_target_that_stays_full_is_parked_as_undeliverable(kit):
 
 
 def test_a_target_whose_stream_was_deleted_meanwhile_is_refused(kit):
-    """Found before the half, gone before the commit: REFUSED by name, no op, and delivered when the stream is back."""
+    """A release to a stream deleted after the half is REFUSED without an op, and DURABLE when the stream is back."""
     name, topic = kit.stream()
     half = raw.half(kit, topic)
     raw.append(kit, half)
@@ -210,7 +210,7 @@ def test_a_target_whose_stream_was_deleted_meanwhile_is_refused(kit):
     ids=["no_ack", "short window"],
 )
 def test_a_stream_that_keeps_no_promise_is_refused_before_the_half(kit, config, word):
-    """A stream that never acknowledges, or forgets ids too soon, is named with what to change."""
+    """A half for a stream that never acknowledges, or forgets ids too soon, is refused; the error names the setting."""
     _, topic = kit.stream(**config)
     (refused,) = raw.append(kit, raw.half(kit, topic))
     assert (REFUSED, topic) == (refused.status, refused.error.topic)
@@ -218,7 +218,7 @@ def test_a_stream_that_keeps_no_promise_is_refused_before_the_half(kit, config, 
 
 
 def test_a_short_duplicate_window_can_be_agreed_to(kit):
-    """With `duplicate_window_s` of the same size the stream will do, and its window is used."""
+    """A short window is accepted if `duplicate_window_s` is equal, and the stream drops duplicates."""
     _, topic = kit.stream(duplicate_window=2_000_000_000)
     backend = kit.connect(duplicate_window_s=2)
     half = raw.half(kit, topic)
@@ -229,7 +229,7 @@ def test_a_short_duplicate_window_can_be_agreed_to(kit):
 
 
 def test_a_message_too_large_for_its_stream_is_refused_before_the_half(kit):
-    """`max_msg_size` of the target's stream, headers counted, and its neighbours go through."""
+    """A half whose message exceeds the stream's `max_msg_size` is refused alone; the others are stored."""
     _, topic = kit.stream(max_msg_size=5_000)
     small, large = raw.half(kit, topic, body=b"x" * 1_000), raw.half(kit, topic, body=b"x" * 5_000)
     outcomes = raw.append(kit, small, large, raw.half(kit, topic))
@@ -238,7 +238,7 @@ def test_a_message_too_large_for_its_stream_is_refused_before_the_half(kit):
 
 
 def test_a_stream_whose_limit_sank_meanwhile_refuses_at_release(kit):
-    """What was accepted with the half and is too large now is REFUSED, not unknown."""
+    """A target that is too large since its stream's limit was lowered is REFUSED, not UNKNOWN."""
     name, topic = kit.stream()
     half = raw.half(kit, topic, body=b"x" * 5_000)
     raw.append(kit, half)
@@ -249,7 +249,7 @@ def test_a_stream_whose_limit_sank_meanwhile_refuses_at_release(kit):
 
 
 def test_many_subjects_of_one_stream_need_one_question(kit):
-    """A stream once met answers for every subject that it covers."""
+    """After one subject of a stream is known, halves for its other subjects need no question."""
     name, _ = kit.stream()
     raw.append(kit, raw.half(kit, f"{name}.first"))
     halves = [raw.half(kit, f"{name}.{number}") for number in range(300)]
@@ -260,7 +260,7 @@ def test_many_subjects_of_one_stream_need_one_question(kit):
 
 
 def test_two_targets_on_one_subject_are_two_messages(kit):
-    """Same subject, other index: both arrive, each with its own id."""
+    """Two targets of a transaction on one subject are delivered as two messages with different ids."""
     topic = kit.topic()
     half = raw.half(kit, topic, topic)
     raw.append(kit, half)
@@ -270,7 +270,7 @@ def test_two_targets_on_one_subject_are_two_messages(kit):
 
 
 def test_something_that_is_no_stream_proves_nothing(kit):
-    """A subscriber that answers a target's message beside its stream does not make it confirmed."""
+    """A target is UNKNOWN if a plain subscriber answers it, and no stream."""
     topic = f"nowhere.{secrets.token_hex(4)}"
 
     async def answer():
@@ -288,7 +288,7 @@ def test_something_that_is_no_stream_proves_nothing(kit):
 
 
 def test_headers_of_halves_and_ops_can_be_read_without_bodies(kit):
-    """Id, generation and kind are in headers too."""
+    """Halves and ops have their id, generation and kind in headers too."""
     half = raw.half(kit, kit.topic(), generation=3)
     raw.append(kit, half)
     raw.release(kit, raw.rollback(half))
@@ -301,7 +301,7 @@ def test_headers_of_halves_and_ops_can_be_read_without_bodies(kit):
 
 
 def test_settings_that_differ_are_named(kit):
-    """Another number of replicas, a half log that drops, an op log that ages: each with its stream."""
+    """The error for a group names each different setting: the replicas, `discard` of halves, `max_age` of ops."""
     assert kit.backend
     assert "num_replicas" in str(
         error_of(lambda: kit.connect(partition_count=0, replicas=3).ensure_group(kit.group), 20)
@@ -315,7 +315,7 @@ def test_settings_that_differ_are_named(kit):
 
 
 def test_a_missing_stream_of_a_group_is_named(kit):
-    """A deleted op log is reported, and not made anew."""
+    """A deleted op log is a ConfigError that names its stream; the stream is not created again."""
     assert kit.backend
     kit.api(f"STREAM.DELETE.txc_{kit.group}_op")
     error = error_of(lambda: kit.connect(partition_count=0).ensure_group(kit.group), 20)
@@ -324,14 +324,14 @@ def test_a_missing_stream_of_a_group_is_named(kit):
 
 
 def test_what_the_server_cannot_carry_is_refused_at_the_start(kit):
-    """A `body_size_max` above what the server's `max_payload` leaves room for is a ConfigError by that name."""
+    """A `body_size_max` for which the server's `max_payload` has no room is a ConfigError by that name."""
     error = error_of(lambda: kit.connect(partition_count=0, body_size_max=2_000_000).ensure_group(kit.group), 20)
     assert isinstance(error, ConfigError)
     assert error.key == "body_size_max"
 
 
 def test_groups_with_awkward_names_work(kit):
-    """Dots, spaces and letters from elsewhere are no trouble."""
+    """A group's name may have dots, spaces, wildcards and letters outside ASCII."""
     topic = kit.topic()
     kit.group = f"Aufträge eu.{kit.group} *>"
     backend = kit.connect()
@@ -343,7 +343,7 @@ def test_groups_with_awkward_names_work(kit):
 
 
 def test_a_partition_that_does_not_exist_is_refused(kit):
-    """Nothing is stored beside the group's partitions."""
+    """A half, a release and a mark for a partition that the group does not have are refused."""
     half = raw.half(kit, kit.topic(), partition=7)
     assert raw.statuses(raw.append(kit, half)) == [REFUSED]
     assert raw.statuses(raw.release(kit, raw.rollback(half))) == [REFUSED]
@@ -351,7 +351,7 @@ def test_a_partition_that_does_not_exist_is_refused(kit):
 
 
 def test_an_op_log_that_may_not_be_asked_directly_is_asked_through_its_leader(kit):
-    """With replicas, or without `allow_direct`, the look before a COMMIT goes to the leader; the answer is the same."""
+    """Without `allow_direct`, look-ups ask the leader of the op stream, with the same results."""
     topic = kit.topic()
     assert kit.backend
     kit.configure(f"txc_{kit.group}_op", allow_direct=False)

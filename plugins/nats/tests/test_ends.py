@@ -1,4 +1,4 @@
-"""`Reader.end` on replicated streams: the place of a marker, which a deposed leader cannot acknowledge."""
+"""`Reader.end` on replicated streams: the end after a marker, which a deposed leader cannot acknowledge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN = b"t" * 16
 
 
 class Deposed:
-    """An API whose answers come from the deposed leader of replicated streams that knows nothing from *last* on."""
+    """An API that answers like the deposed leader of replicated streams, without records after *last*."""
 
     def __init__(self, api, monkeypatch):
         self.call_really = api.call
@@ -39,14 +39,14 @@ class Deposed:
 
 
 def read_to(kit, reader, end):
-    """Read until *reader* has passed *end*; returns the bodies."""
+    """Read until *reader* has passed *end*; return the bodies."""
     bodies = []
     kit.until(lambda: bodies.extend(record.body for record in reader.read(100)) or reader.passed >= end)
     return bodies
 
 
 def fill(kit, count):
-    """Store halves of partition 0 and park each."""
+    """Store halves of partition 0 and discard each of them."""
     topic = kit.topic()
     halves = [raw.half(kit, topic) for _ in range(count)]
     assert {outcome.status for outcome in raw.append(kit, *halves)} == {Status.DURABLE}
@@ -56,7 +56,7 @@ def fill(kit, count):
 
 @pytest.mark.parametrize("kind", list(LogKind))
 def test_what_a_deposed_leader_says_is_no_end(kit, kind, monkeypatch):
-    """Neither its last sequence nor that it has no further record."""
+    """A deposed leader's last sequence is not taken as the end, nor its answer that there are no more records."""
     raw.mark(kit, OpKind.CLAIM, TOKEN)
     fill(kit, 2)
     backend = kit.connect()
@@ -77,7 +77,7 @@ def test_what_a_deposed_leader_says_is_no_end(kit, kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", list(LogKind))
 def test_markers_are_shared_and_hidden(kit, kind, monkeypatch):
-    """Calls that wait together share one; neither read nor fetch returns it."""
+    """Waiting questions share a marker; neither read nor fetch returns markers."""
     backend = kit.connect()
     Deposed(backend._shared.api, monkeypatch)
     reader, other = backend.read(kit.group, kind, 0), backend.read(kit.group, kind, 0)
@@ -93,7 +93,7 @@ def test_markers_are_shared_and_hidden(kit, kind, monkeypatch):
 
 
 def test_a_marker_that_was_removed_before_it_arrived_is_replaced(kit, monkeypatch):
-    """Its arrival is the proof, so another one is sent."""
+    """A reader whose marker does not arrive appends another one, and passes the end."""
     monkeypatch.setattr("txcore_nats.reading.AGAIN_S", 0.1)
     backend = kit.connect()
     Deposed(backend._shared.api, monkeypatch)
@@ -112,7 +112,7 @@ def test_a_marker_that_was_removed_before_it_arrived_is_replaced(kit, monkeypatc
 
 
 def test_the_end_of_a_group_that_was_deleted_is_a_config_error(kit, monkeypatch):
-    """Known a moment ago or not: the broker says that it is gone."""
+    """A question for the end of a deleted group is a ConfigError, although the client knew the group before."""
     backend = kit.connect()
     Deposed(backend._shared.api, monkeypatch)
     reader = backend.read(kit.group, LogKind.HALF, 0)
@@ -125,7 +125,7 @@ def test_the_end_of_a_group_that_was_deleted_is_a_config_error(kit, monkeypatch)
 
 
 def test_a_full_log_says_that_it_takes_no_marker(kit, monkeypatch):
-    """Only where it is replicated: the end is unknown until there is room."""
+    """The end of a replicated log without room for a marker is a BackendUnavailableError that names the stream."""
     backend = kit.connect()
     Deposed(backend._shared.api, monkeypatch)
     stream, _ = kit.harness._place_of(kit.group, LogKind.HALF, 0)
@@ -150,7 +150,7 @@ def cluster():
 
 
 def ask(url, subject, **request):
-    """Ask JetStream at one node; returns the answer and the node's name."""
+    """Ask JetStream at one node; return the answer and the node's name."""
     body = json.dumps(request).encode() if request else b""
 
     async def asking():
@@ -166,7 +166,7 @@ def ask(url, subject, **request):
 
 @pytest.mark.heavy
 def test_a_leader_that_was_deposed_while_it_was_frozen_reports_no_end(cluster):
-    """The reader is connected to it."""
+    """A reader connected to a leader that was deposed while it was frozen returns no wrong end."""
     harness = NatsHarness(cluster.nodes[0])
     harness.start()
     harness.url = f"{cluster.url}?replicas=3&delivery_timeout_s=30&control_timeout_s=30"

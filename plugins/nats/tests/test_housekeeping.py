@@ -1,4 +1,4 @@
-"""What is removed: decided, older than `keep_s`, before the checkpoint; and nothing else."""
+"""Removed records: those that are decided, older than `keep_s` and before the checkpoint; no others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txcore.records import Checkpoint, LogKind, OpKind, Position, Resolution
 
 
 class Later:
-    """A clock that is ahead of the server's, so that everything looks old."""
+    """A clock that is ahead of the server's clock, so that all records seem old."""
 
     def __init__(self, clock, ahead_s):
         self._clock, self._ahead_ms = clock, round(ahead_s * 1000)
@@ -30,7 +30,7 @@ class Later:
 
 
 def clean(kit, checkpoint, *, ahead_s=0.0, partition=0):
-    """Run the housekeeper of the kit's backend as if *ahead_s* later."""
+    """Run the housekeeper of the kit's backend with its clock *ahead_s* later."""
     backend = kit.backend
     keeper = backend._shared.housekeeper
     clock = keeper._clock
@@ -48,7 +48,7 @@ def counts(kit):
 
 
 def test_only_old_records_before_the_checkpoint_go(kit):
-    """Young: all stays. Old: what lies before both bounds goes; CLAIMs, and other partitions, stay."""
+    """Old records before the checkpoint are removed, except CLAIMs; young ones and other partitions' records stay."""
     topic = kit.topic()
     raw.mark(kit, OpKind.CLAIM, b"t" * 16)
     for partition in (0, 1):
@@ -72,7 +72,7 @@ def test_only_old_records_before_the_checkpoint_go(kit):
 
 
 def test_parked_records_stay_until_their_transactions_end(kit):
-    """One stays pending for ever, one was resumed and finished: the first stays visible, without half and ops."""
+    """A parked record stays, without half and ops, and can be resumed, until its transaction has ended."""
     topic = kit.topic()
     stuck = kit.orphan(Message(topic, b"stuck")).transaction_id
     ended = kit.orphan(Message(topic, b"ended")).transaction_id
@@ -97,7 +97,7 @@ def test_parked_records_stay_until_their_transactions_end(kit):
 
 
 def test_ops_stay_until_every_old_parked_record_was_looked_at(kit, monkeypatch):
-    """However few of them one run looks at: an entry would outlive its end, and could be resumed a second time."""
+    """Ops are removed only after all old parked records were checked; else an ended one could be resumed again."""
     monkeypatch.setattr(housekeeping, "PARKED_COUNT_MAX", 1)
     topic = kit.topic()
     ended = [raw.half(kit, topic) for _ in range(3)]
@@ -119,7 +119,7 @@ def test_ops_stay_until_every_old_parked_record_was_looked_at(kit, monkeypatch):
 
 
 def test_what_a_closed_record_closes_goes_with_it_without_any_op(kit):
-    """Its final op is gone already; entries of a later generation stay."""
+    """A CLOSED record is removed with the parked records that it closes; those of a later generation stay."""
     topic = kit.topic()
     half, other = raw.half(kit, topic), raw.half(kit, topic)
     again = raw.half(kit, topic, generation=2, of=half)
@@ -137,7 +137,7 @@ def test_what_a_closed_record_closes_goes_with_it_without_any_op(kit):
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_dismissed_entry_does_not_come_back_where_a_removal_failed(kit, monkeypatch, failing, is_done):
-    """The CLOSED record goes last, and the next run repeats what failed, whether it was done or not."""
+    """A dismissed record stays dismissed after a removal failed, and the next run removes it and its CLOSED record."""
     topic = kit.topic()
     half, token = raw.half(kit, topic), b"t" * 16
     raw.append(kit, half)
@@ -169,7 +169,7 @@ def test_a_dismissed_entry_does_not_come_back_where_a_removal_failed(kit, monkey
 
 
 def test_a_checker_cleans_by_itself_and_a_successor_finds_its_way(kit):
-    """With a short `keep_s` a running checker removes what is done; the next one starts from its checkpoint."""
+    """A running checker with a short `keep_s` removes decided halves; the next checker starts from its checkpoint."""
     topic = kit.topic()
     assert kit.backend
     backend = kit.connect(keep_s=10)
@@ -186,7 +186,7 @@ def test_a_checker_cleans_by_itself_and_a_successor_finds_its_way(kit):
         keeper._next_s.clear()
         sent = len(kit.bodies(topic))
         kit.orphan(Message(topic, b"more"))
-        kit.until(lambda: len(kit.bodies(topic)) > sent, "the next delivery")  # no faster than they are done
+        kit.until(lambda: len(kit.bodies(topic)) > sent, "the next delivery")  # one by one, after each delivery
         return counts(kit)[0] < 15
 
     kit.until(is_clean, "the cleaning")
@@ -197,7 +197,7 @@ def test_a_checker_cleans_by_itself_and_a_successor_finds_its_way(kit):
 
 
 def test_a_half_log_that_fills_up_keeps_no_decided_halves(kit):
-    """Below half of its `max_bytes` young halves stay; above, those before the checkpoint go, and no op with them."""
+    """A half log above half of its `max_bytes` drops young halves before the checkpoint, but no ops; below it, none."""
     topic = kit.topic()
     halves = [raw.half(kit, topic, body=b"x" * 1_000) for _ in range(8)]
     raw.append(kit, *halves)
@@ -223,7 +223,7 @@ def test_a_half_log_that_fills_up_keeps_no_decided_halves(kit):
 
 
 def test_old_end_markers_go(kit):
-    """They are no parked records, and belong to no transaction in the parked log."""
+    """Old markers in the parked log are removed, although they belong to no transaction."""
     kit.connect()
     body = wire.encode_end_marker(kit.group, LogKind.PARKED, 0, b"n" * 16, "me")
     kit.publish(kit.backend._groups.names(kit.group).subject(LogKind.PARKED, 0), body, **{HEADER_END: "1"})

@@ -1,4 +1,4 @@
-"""What a URL says, what follows from it, and what is refused by name."""
+"""The options of a URL, their effects, and options that are refused by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parsed(url="nats://h", **options):
 
 
 def test_a_bare_url_has_the_defaults():
-    """Host and port are all that a URL needs; the port may be left out."""
+    """A URL needs only a host, with or without a port; all options have their defaults."""
     assert Options(servers=("nats://h:4222",)) == parsed()
     assert parsed("nats://h:1").servers == ("nats://h:1",)
 
@@ -67,19 +67,19 @@ def test_a_wrong_option_is_named(options, key):
 
 @pytest.mark.parametrize("url", ["nats://h:x", "nats://:1", "nats://a,,b"])
 def test_an_address_that_is_none_is_refused(url):
-    """Each host has a name and a port that is a number."""
+    """A URL with a host without a name, or with a port that is no number, is refused."""
     with pytest.raises(ConfigError):
         parse_url(url, {})
 
 
 def test_another_scheme_is_not_ours():
-    """The hook answers only for nats:// URLs, and the driver is there."""
+    """The hook returns None for a URL that is not nats://; the driver is installed."""
     assert txcore_open_backend("kafka://h", {}) is None
     check_driver()
 
 
 def test_every_form_promises_what_its_backend_promises():
-    """`GUARANTEES` holds one entry for each form of the URL, with the capabilities of what is opened."""
+    """`GUARANTEES` has one entry for each form of the URL, with the capabilities of the opened backend."""
     forms = {"nats://user:password@host:4222": {}, "nats://host:4222?release=atomic": {}}
     assert list(forms) == [each.url for each in GUARANTEES]
     for guarantees in GUARANTEES:
@@ -89,7 +89,7 @@ def test_every_form_promises_what_its_backend_promises():
 
 
 def test_capabilities_follow_from_the_options():
-    """Timeouts, sizes and the mode of release show in what is promised."""
+    """Capabilities follow the options for timeouts, the duplicate window and the mode of release."""
     plain, atomic = capabilities_of(parsed()), capabilities_of(parsed(release="atomic", stream="S"))
     assert (plain.atomic_release, plain.resolution_is_unique, plain.fences_checkers) == (False, True, False)
     assert (atomic.atomic_release, atomic.resolution_is_unique, atomic.fences_checkers) == (True, True, True)
@@ -98,7 +98,7 @@ def test_capabilities_follow_from_the_options():
 
 
 def test_groups_have_names_of_their_own():
-    """What NATS cannot have in a token is written as its bytes, so no two groups share a stream."""
+    """Bytes that a token may not have are escaped, so no two groups share a stream; bad lengths are refused."""
     names = [GroupNames(group, Options()) for group in ("a.b", "a=2Eb", "a b", "ä", "a_b", "a-b", "A-B")]
     assert len(names) == len({each.stream(LogKind.HALF) for each in names})
     for each in names:
@@ -110,7 +110,7 @@ def test_groups_have_names_of_their_own():
 
 
 def test_only_ends_share_a_subject():
-    """Journal records and marks have subjects of their own, all below the partition's filter."""
+    """All ends of a transaction share a subject; journal records and marks have other subjects."""
     names, identity = GroupNames("g", Options()), b"i" * 16
     ends = {names.op_subject(3, kind, identity) for kind in (OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD)}
     assert {names.final_subject(3, identity)} == ends

@@ -1,4 +1,4 @@
-"""Partitions shared out among members: evenly, to one living member at a time, and taken over in time."""
+"""Partitions are shared among members: evenly, each to one living member, and taken over in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAKEOVER_MAX_S = 15.0
 
 
 class Clock:
-    """A clock set by hand."""
+    """A clock that a test sets."""
 
     def __init__(self):
         self.now_s = 100.0
@@ -26,7 +26,7 @@ class Clock:
 
 
 class Member:
-    """A claim and what its owner believes to hold."""
+    """A claim, and the partitions that its owner believes to hold."""
 
     def __init__(self, backend, group, name):
         self.claim = backend.claim(group, name)
@@ -52,7 +52,7 @@ class Member:
 
 
 def shared_out(*members):
-    """Poll all members; return their numbers of partitions, none of which two may hold."""
+    """Poll all members; return their numbers of partitions. No two members may hold one partition."""
     held = [set(member.poll()) for member in members]
     assert sum(map(len, held)) == len(set().union(*held)), "two members hold one partition"
     return sorted(map(len, held))
@@ -74,7 +74,7 @@ def members(kit):
 
 
 def test_members_share_evenly_and_never_one_partition(kit, members):
-    """Members that join get their share once it is given up, those that leave pass theirs on at once."""
+    """Joining members get their share after it is given up; leaving members free their partitions at once."""
     first, second, third = members("a", "b", "c")
     kit.until(lambda: shared_out(first, second, third) == [2, 3, 3])
     second.claim.close(2.0).result(10)
@@ -84,7 +84,7 @@ def test_members_share_evenly_and_never_one_partition(kit, members):
 
 
 def test_a_member_that_does_not_drain_in_time_loses(kit, members):
-    """A member that ignores REVOKING hears LOST after the time it was given, and the other gets the partition."""
+    """A member that ignores REVOKING for its drain time gets LOST, and another member gets the partition."""
     (first,) = members("a")
     kit.until(lambda: shared_out(first) == [8])
     (second,) = members("b")
@@ -95,7 +95,7 @@ def test_a_member_that_does_not_drain_in_time_loses(kit, members):
 
 
 def test_a_partition_given_up_goes_to_a_member_with_fewer(kit, members):
-    """A member that gives up leaves the partition to the others for a moment."""
+    """After a member gives up a partition, the members share evenly again."""
     first, second = members("a", "b")
     kit.until(lambda: shared_out(first, second) == [4, 4])
     partition = min(first.held)
@@ -105,7 +105,7 @@ def test_a_partition_given_up_goes_to_a_member_with_fewer(kit, members):
 
 
 def test_a_key_that_names_a_member_in_vain_is_freed(kit, members):
-    """When another client writes another owner, the member gets LOST; a partition without an owner is taken again."""
+    """A member gets LOST when another client frees its partitions, and it takes free partitions again."""
     (first,) = members("a")
     kit.until(lambda: shared_out(first) == [8])
     assert kit.harness.expire_member(kit.group, "a")
@@ -114,7 +114,7 @@ def test_a_key_that_names_a_member_in_vain_is_freed(kit, members):
 
 
 def test_a_member_that_is_not_polled_counts_as_dead(kit, members):
-    """Its heartbeat stops, others take over, and it hears LOST when it polls again."""
+    """Others take over the partitions of a member that does not poll; it gets LOST when it polls again."""
     first, second = members("a", "b")
     kit.until(lambda: shared_out(first, second) == [4, 4])
     kit.until(lambda: len(second.poll()) == 8, "the silent member's partitions")
@@ -124,7 +124,7 @@ def test_a_member_that_is_not_polled_counts_as_dead(kit, members):
 
 
 def test_a_claim_on_a_group_that_does_not_exist_says_so(kit):
-    """`poll` raises ConfigError, until a client makes the group."""
+    """`poll` raises ConfigError until a client creates the group."""
     backend = kit.connect(partition_count=0)
     claim = backend.claim("never-made-" + kit.group, "a")
 
@@ -141,7 +141,7 @@ def test_a_claim_on_a_group_that_does_not_exist_says_so(kit):
 
 
 def test_keys_of_members_long_gone_are_removed(kit, members):
-    """The bucket does not grow with every process that ever was."""
+    """The key of a member that is gone for long is removed from the bucket."""
     ghost = f"$KV.txc_{kit.group}.own.member.0123456789abcdef"
     (first,) = members("a", lease_s=0.5)
     kit.publish(ghost, b'{"name":"ghost"}')
@@ -155,7 +155,7 @@ def test_keys_of_members_long_gone_are_removed(kit, members):
     ("fault", "is_frozen"), [(signal.SIGKILL, False), (signal.SIGSTOP, True)], ids=["kill", "freeze"]
 )
 def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, is_frozen):
-    """With the default lease of 5 s: all within 15 s; the frozen one hears LOST before anything else."""
+    """With the default lease of 5 s, partitions of a dead member are taken over within 15 s; a thawed one gets LOST."""
     url = kit.address(lease_s=5)
     assert kit.backend
     backend = kit.harness.open(url)
@@ -175,7 +175,7 @@ def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, 
 
 
 def test_shares_add_up_and_move_little():
-    """Every number of members and partitions: all are given away, and no member with an odd one must give it up."""
+    """The shares of all members add up to all partitions, and a member that holds an odd partition keeps it."""
     for partitions in range(1, 10):
         for count in range(1, 6):
             counts = {f"m{number}": 0 for number in range(count)}
@@ -185,7 +185,7 @@ def test_shares_add_up_and_move_little():
 
 
 def test_everything_is_lost_after_a_lease_without_a_beat():
-    """Measured from when the last confirmed beat was sent, by the polling member's clock."""
+    """A member loses all one lease after its last confirmed heartbeat was sent, and gets no more before the next."""
     clock = Clock()
     holdings = Holdings(clock, 5.0)
     holdings.assign(0)
@@ -201,7 +201,7 @@ def test_everything_is_lost_after_a_lease_without_a_beat():
 
 
 def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone():
-    """It refers to the last ASSIGNED that was polled; a later one that was not polled yet is not meant."""
+    """A give_up refers to the last ASSIGNED that was polled; a later one that was not polled yet is kept."""
     clock = Clock()
     holdings = Holdings(clock, 5.0)
     holdings.beaten(clock.now_s)
@@ -224,7 +224,7 @@ def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone():
 
 
 def test_a_process_that_stopped_for_long_notices_by_itself():
-    """`is_polled` turns false by itself."""
+    """`is_polled` becomes false after three leases without a poll, and true again with the next poll."""
     clock = Clock()
     holdings = Holdings(clock, 1.0)
     assert holdings.is_polled

@@ -1,4 +1,4 @@
-"""The permissions that the README names are enough for all that a group's processes do."""
+"""The permissions that the README names are enough for all actions of a group's processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 class Restricted(NatsHarness):
-    """A server with an administrator that makes the topics, and a user with the README's permissions."""
+    """A server with an administrator that creates the topics, and a user with the README's permissions."""
 
     url_options = "?half_bytes_max=1000000&lease_s=2&keep_s=10"
 
@@ -30,7 +30,7 @@ class Restricted(NatsHarness):
 
 
 def test_a_user_with_the_readmes_permissions_can_do_everything(started_broker):
-    """Groups, halves, ends, checks, parking, resuming, checkpoints, membership and cleaning; nothing is denied."""
+    """The server denies nothing to such a user: from halves, ends and checks to parking, resuming and cleaning."""
     (permissions,) = re.findall(r"```conf\n(permissions: .*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     users = f"[{{user: admin, password: pw}}, {{user: limited, password: pw, {' '.join(permissions.split())}}}]"
     broker = started_broker(**{"authorization.users": users})

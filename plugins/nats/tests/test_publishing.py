@@ -1,4 +1,4 @@
-"""Deadlines of what is handed over, without a server."""
+"""Deadlines of messages, without a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txcore.records import Status
 
 
 def test_an_end_that_raises_costs_no_other_its_deadline():
-    """Whatever becomes of one message: the clock continues, and later messages end too."""
+    """After the callback of one expired message raises, the other messages still end at their deadlines."""
     ended = []
 
     async def expire():

@@ -1,4 +1,4 @@
-"""Readers: a loss is reported, waiting records stay on the server, halves come before the ops that close them."""
+"""Readers report losses, leave waiting records on the server, and return halves before the ops that close them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txcore.records import LogKind, OpKind
 
 
 def test_reading_on_after_removed_records_is_a_reported_loss(kit):
-    """A start that was trimmed, with records after it and without, and a log that begins anew."""
+    """A reader raises DataLossError if its start was trimmed, or if it starts at the beginning of a trimmed log."""
     topic = kit.topic()
     halves = [raw.half(kit, topic) for _ in range(6)]
     raw.append(kit, *halves[:2])
@@ -40,7 +40,7 @@ def test_reading_on_after_removed_records_is_a_reported_loss(kit):
 
 
 def test_a_reader_takes_no_more_than_it_has_room_for(kit):
-    """Thousands of records wait on the server, not in the process, until a reader reads."""
+    """A reader buffers a limited number of records; the others wait on the server until it reads."""
     topic = kit.topic()
     count = 6_000
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_a_reader_takes_no_more_than_it_has_room_for(kit):
 
 
 def test_ops_wait_for_halves_whose_reader_was_opened_before(kit, monkeypatch):
-    """A reader of halves that starts slowly is not overtaken: before the first op, all halves that were there are."""
+    """A reader of ops returns no op before a slow reader of halves, opened earlier, has all stored halves."""
     topic = kit.topic()
     halves = [raw.half(kit, topic) for _ in range(700)]
     raw.append(kit, *halves)
@@ -90,7 +90,7 @@ def test_ops_wait_for_halves_whose_reader_was_opened_before(kit, monkeypatch):
 
 
 def test_readers_continue_after_a_cut_without_loss_or_repetition(kit, proxy):
-    """A reader that was cut off in mid-log brings each record once, in order."""
+    """A reader whose connection is cut returns each record once, in order."""
     topic = kit.topic()
     backend = kit.connect(proxied=True)
     raw.append(kit, *[raw.half(kit, topic) for _ in range(500)])
@@ -113,7 +113,7 @@ def test_readers_continue_after_a_cut_without_loss_or_repetition(kit, proxy):
 
 
 def test_a_readers_consumer_that_was_deleted_is_made_again(kit):
-    """An operator, or the server's own threshold, takes the consumer: the reader makes another."""
+    """A reader creates another consumer after an operator or the server deleted its consumer."""
     topic = kit.topic()
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     first = raw.half(kit, topic)
@@ -134,7 +134,7 @@ def test_a_readers_consumer_that_was_deleted_is_made_again(kit):
 
 
 def test_a_failing_taker_of_records_loses_none(kit):
-    """A record that a reader could not take comes again with its next consumer."""
+    """A record whose receiver raised an error is delivered again, with the next consumer."""
     topic = kit.topic()
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
     received, failures = reader.received, []
@@ -164,7 +164,7 @@ def test_a_failing_taker_of_records_loses_none(kit):
 
 @pytest.mark.parametrize("kind", [LogKind.HALF, LogKind.OP, LogKind.PARKED])
 def test_an_end_after_which_everything_was_purged_is_passed(kit, kind):
-    """No record comes any more: the reader asks for one after the last and hears that there is none."""
+    """A reader passes the end although all records before it were purged, so that none arrives any more."""
     topic, token = kit.topic(), b"t" * 16
     halves = [raw.half(kit, topic) for _ in range(3)]
     raw.append(kit, *halves)

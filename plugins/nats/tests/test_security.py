@@ -1,4 +1,4 @@
-"""TLS and credentials, against servers that demand them; and what is said when they are wrong."""
+"""TLS and credentials, against servers that demand them; and the errors when they are wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 20.0
 
 @pytest.fixture(scope="module")
 def secured(started_broker):
-    """A server with TLS that wants a certificate, a user and a password."""
+    """A server with TLS that demands a certificate, a user and a password."""
     broker = started_broker(tls=True, credentials=True, client_certificate=True)
     yield broker
     broker.remove()
@@ -29,14 +29,14 @@ def secured(started_broker):
 
 @pytest.fixture(scope="module")
 def encrypted(started_broker):
-    """A server with TLS for everybody."""
+    """A server with TLS that demands no credentials."""
     broker = started_broker(tls=True)
     yield broker
     broker.remove()
 
 
 def answer_of(url, **options):
-    """Return what `ensure_group` on *url* resolves to, or the error; the backend is closed."""
+    """Return the result of `ensure_group` on *url*, or its error; the backend is closed."""
     query = "&".join(f"{key}={quote(str(value))}" for key, value in options.items())
     backend = txcore.connect(f"{url}?half_bytes_max=1000000&control_timeout_s=3&{query}")
     try:
@@ -47,19 +47,19 @@ def answer_of(url, **options):
 
 
 def test_the_right_files_and_password_open_the_door(secured):
-    """Authority, client certificate and password together."""
+    """A client with the right authority, client certificate and password connects."""
     files = {"tls_ca": secured.ca_file, "tls_cert": secured.cert_file, "tls_key": secured.key_file}
     assert answer_of(secured.credentials_url, **files) == 2
 
 
 def test_a_client_without_a_certificate_is_refused(secured):
-    """The server wants one; the error says that the connection could not be made."""
+    """A client without a certificate gets a BackendUnavailableError from a server that demands one."""
     error = answer_of(secured.credentials_url, tls_ca=secured.ca_file)
     assert isinstance(error, BackendUnavailableError)
 
 
 def test_a_wrong_password_is_said_and_not_shown(secured, caplog):
-    """The error names the credentials; neither error, log nor representation has the password."""
+    """The error for a wrong password names the credentials; neither error, log nor repr shows the password."""
     caplog.set_level(logging.DEBUG)
     url = secured.credentials_url.replace(f":{PASSWORD}@", ":hidden-one@")
     assert url != secured.credentials_url
@@ -72,7 +72,7 @@ def test_a_wrong_password_is_said_and_not_shown(secured, caplog):
 
 
 def test_closing_leaves_no_socket_open_on_a_server_that_hangs(encrypted):
-    """The server never answers the end of TLS; a socket left open would be a warning, which fails the test."""
+    """Closing leaves no socket open on a server that never answers the end of TLS; an open one causes a warning."""
     backend = txcore.connect(f"{encrypted.url}?half_bytes_max=1000000&tls_ca={quote(str(encrypted.ca_file))}")
     backend.ensure_group("orders", 2).result(TIMEOUT_S)
     with encrypted.paused():
@@ -82,7 +82,7 @@ def test_closing_leaves_no_socket_open_on_a_server_that_hangs(encrypted):
 
 
 def test_tls_with_an_own_authority(encrypted):
-    """The authority's file is all that is needed; without it, or with a stranger's, nothing is sent."""
+    """A client connects with the authority's file, but not without it or with another authority's file."""
     assert answer_of(encrypted.url, tls_ca=encrypted.ca_file) == 2
     for options in ({}, {"tls": "true"}, {"tls_ca": encrypted.stranger_ca_file}):
         error = answer_of(encrypted.url, **options)
@@ -91,14 +91,14 @@ def test_tls_with_an_own_authority(encrypted):
 
 
 def test_the_name_in_the_certificate_counts(encrypted):
-    """A name that the certificate does not have is refused; one that it has may differ from the URL's."""
+    """A `tls_hostname` that is not in the certificate is refused; one that is there may differ from the URL's host."""
     assert answer_of(encrypted.url, tls_ca=encrypted.ca_file, tls_hostname="localhost") == 2
     error = answer_of(encrypted.url, tls_ca=encrypted.ca_file, tls_hostname="elsewhere.example")
     assert isinstance(error, BackendUnavailableError)
 
 
 def test_demanding_tls_of_a_server_without_is_refused(harness):
-    """With `tls=true` nothing is ever sent in the clear."""
+    """A client with `tls=true` refuses a server without TLS, and the error names TLS."""
     error = answer_of(harness.broker.url, tls="true")
     assert isinstance(error, BackendUnavailableError)
     assert "TLS" in str(error)
@@ -109,20 +109,20 @@ def test_demanding_tls_of_a_server_without_is_refused(harness):
     [
         ({"tls_ca": "/nowhere/ca.pem"}, "tls_ca"),
         ({"tls_cert": "/nowhere/c.pem", "tls_key": "/nowhere/k.pem"}, "tls_cert"),
-        # Without the nkeys package these are named for that.
+        # Without the nkeys package the error names these options for that reason.
         ({"creds": "/nowhere/me.creds"}, "creds"),
         ({"nkey_seed": "/nowhere/seed"}, "nkey_seed"),
     ],
 )
 def test_a_missing_file_is_named(harness, options, key):
-    """Its option is the error's key."""
+    """The error for a missing file has the file's option as its key."""
     error = answer_of(harness.broker.url, **options)
     assert isinstance(error, ConfigError)
     assert key == error.key
 
 
 def test_a_token_is_a_user_without_a_password(started_broker):
-    """`nats://token@host`; a wrong one is refused by name."""
+    """A URL `nats://token@host` logs in with the token; the error for a wrong token does not show it."""
     broker = started_broker(**{"authorization.token": '"s3cret"'})
     try:
         address = broker.url.partition("://")[2]
@@ -136,7 +136,7 @@ def test_a_token_is_a_user_without_a_password(started_broker):
 
 
 def test_an_nkey_signs_in(started_broker, tmp_path):
-    """The seed's file opens the door for its public key."""
+    """A client with the file of an nkey seed can log in; one without it cannot."""
     nkeys = pytest.importorskip("nkeys", reason="nats-py signs with the nkeys package")
     pair = nkeys.from_seed(SEED.encode())
     seed = tmp_path / "seed"
@@ -150,7 +150,7 @@ def test_an_nkey_signs_in(started_broker, tmp_path):
 
 
 def test_a_subject_that_is_not_permitted_is_refused_by_name(started_broker):
-    """The server says so beside the answer that never comes; the target is REFUSED, not unknown."""
+    """A target on a subject that the user may not publish to is REFUSED with that reason, not UNKNOWN."""
     permissions = '{publish: {deny: ["secret.>"]}}'
     broker = started_broker(**{"authorization.users": f'[{{user: "me", password: "pw", permissions: {permissions}}}]'})
     try:

@@ -1,4 +1,4 @@
-"""A broker that is killed, frozen, cut off or absent: items end in time, and nothing certain is wrong."""
+"""A broker that is killed, frozen, cut off or absent: items end in time, and no certain outcome is wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DURABLE, REFUSED, UNKNOWN = Status.DURABLE, Status.REFUSED, Status.UNKNOWN
 
 
 class Load:
-    """Appends halves and releases them from a thread until stopped."""
+    """A thread that appends halves and releases them until stopped."""
 
     def __init__(self, kit, backend, topic):
         self._kit, self._backend, self._topic = kit, backend, topic
@@ -48,7 +48,7 @@ class Load:
             batch.wait(self._backend, self._kit.timeout_s)
 
     def durable(self):
-        """Return the halves that were stored, and the releases that went through."""
+        """Return the halves whose append is DURABLE, and those whose release is."""
         halves = [
             half
             for batch in self.halves
@@ -65,7 +65,7 @@ class Load:
 
 
 def check_kept(kit, load, topic):
-    """What was DURABLE is there; what has an op has its target; nothing came twice but under one id."""
+    """Check that DURABLE records are stored, each op has its target, and no id is delivered twice."""
     halves, releases = load.durable()
     count = kit.state(f"txc_{kit.group}_half")["messages"]
     stored = {wire.decode_half(record.body).transaction_id for record in raw.halves(kit, count)}
@@ -79,7 +79,7 @@ def check_kept(kit, load, topic):
 
 
 def test_a_killed_broker_comes_back_with_all_that_was_durable(hurt):
-    """SIGKILL in mid-stream: everything is settled in time, and the same connection continues by itself."""
+    """After SIGKILL under load all items are settled, DURABLE records are stored, and the backend continues."""
     topic = hurt.topic()
     load = Load(hurt, hurt.backend, topic)
     hurt.until(lambda: len(load.releases) > 20, "some load")
@@ -93,7 +93,7 @@ def test_a_killed_broker_comes_back_with_all_that_was_durable(hurt):
 
 
 def test_a_frozen_broker_leaves_nothing_hanging(hurt):
-    """SIGSTOP: what was sent is UNKNOWN within the timeout, what was not is UNKNOWN or REFUSED; then it continues."""
+    """Halves and releases to a frozen broker are UNKNOWN within the timeout; the backend continues after the thaw."""
     topic = hurt.topic()
     half = raw.half(hurt, topic)
     raw.append(hurt, half)
@@ -111,7 +111,7 @@ def test_a_frozen_broker_leaves_nothing_hanging(hurt):
 
 
 def test_ten_seconds_of_freeze_are_survived_by_checkers(hurt):
-    """Pending halves are decided after the thaw, on the same connections."""
+    """A checker decides pending halves after a freeze of ten seconds, without a restart."""
     topic = hurt.topic()
     assert hurt.backend
     checker = hurt.checker(Answers(COMMIT), backend=hurt.open())
@@ -129,7 +129,7 @@ def test_ten_seconds_of_freeze_are_survived_by_checkers(hurt):
 
 
 def test_swallowed_answers_are_unknown_and_never_twice(kit, proxy):
-    """Requests go through, replies vanish: UNKNOWN, though stored; a second try changes nothing but the log of ends."""
+    """Items whose answers are lost are UNKNOWN and stored once; a COMMIT after a stored ROLLBACK is SUPERSEDED."""
     topic = kit.topic()
     backend = kit.connect(proxied=True)
     half = raw.half(kit, topic)
@@ -150,7 +150,7 @@ def test_swallowed_answers_are_unknown_and_never_twice(kit, proxy):
 
 
 def test_a_cut_connection_comes_back_and_sends_nothing_late(kit, proxy):
-    """What was under way is UNKNOWN at once; nothing waits in a buffer for the next connection."""
+    """Halves under way are UNKNOWN at once when the connection is cut, and the next connection does not send them."""
     topic = kit.topic()
     backend = kit.connect(proxied=True, delivery_timeout_s=20)
     raw.append(kit, raw.half(kit, topic), backend=backend)
@@ -167,7 +167,7 @@ def test_a_cut_connection_comes_back_and_sends_nothing_late(kit, proxy):
 
 
 def test_what_waits_for_the_connection_goes_out_with_the_next_one(kit, proxy):
-    """A short interruption within the timeout causes no error."""
+    """Halves handed over during a short interruption are DURABLE with the next connection."""
     topic = kit.topic()
     backend = kit.connect(proxied=True, delivery_timeout_s=20)
     raw.append(kit, raw.half(kit, topic), backend=backend)
@@ -181,7 +181,7 @@ def test_what_waits_for_the_connection_goes_out_with_the_next_one(kit, proxy):
 
 
 def test_a_frozen_network_is_noticed_by_unanswered_pings(kit, proxy):
-    """A connection that moves nothing is given up after two intervals, and a new one made."""
+    """A connection whose pings have no answer is given up, and a new one is opened."""
     backend = kit.connect(proxied=True, ping_interval_s="0.5")
     raw.append(kit, raw.half(kit, kit.topic()), backend=backend)
     first = backend._link.client
@@ -194,7 +194,7 @@ def test_a_frozen_network_is_noticed_by_unanswered_pings(kit, proxy):
 
 
 def test_an_absent_broker_is_named_and_may_come_later(hurt):
-    """Control calls fail within their timeout; halves are REFUSED and ends UNKNOWN, as nothing was sent."""
+    """Without a broker, control calls fail in time, halves are REFUSED, releases UNKNOWN; all work when it is back."""
     topic = hurt.topic()
     half = raw.half(hurt, topic)
     raw.append(hurt, half)
@@ -216,7 +216,7 @@ def test_an_absent_broker_is_named_and_may_come_later(hurt):
     hurt.until(lambda: error_of(lambda: backend.ensure_group(hurt.group), 20) is None, "the broker")
 
     def read():
-        with contextlib.suppress(BackendUnavailableError):  # Of an attempt that began before the broker came.
+        with contextlib.suppress(BackendUnavailableError):  # From an attempt that began before the broker was back.
             return list(reader.read(1))
         return []
 
@@ -226,7 +226,7 @@ def test_an_absent_broker_is_named_and_may_come_later(hurt):
 
 
 def test_close_is_bounded_with_the_broker_gone_or_frozen(hurt):
-    """Everything is settled, threads end, twice is once."""
+    """Closing ends in time, settles all items and ends the threads; closing twice is allowed."""
     topic = hurt.topic()
     half = raw.half(hurt, topic)
     raw.append(hurt, half)
@@ -256,7 +256,7 @@ def test_close_is_bounded_with_the_broker_gone_or_frozen(hurt):
 
 
 def test_a_flood_is_turned_away_and_not_hoarded(hurt, monkeypatch):
-    """More than may wait is REFUSED as busy; what was sent ends as it must."""
+    """Halves above the limit of waiting messages are REFUSED with BusyError; the sent ones are UNKNOWN."""
     monkeypatch.setattr(publishing, "WAITING_COUNT_MAX", 500)
     monkeypatch.setattr(publishing, "WINDOW_COUNT", 100)
     topic = hurt.topic()
@@ -269,7 +269,7 @@ def test_a_flood_is_turned_away_and_not_hoarded(hurt, monkeypatch):
 
 
 def test_a_forked_child_opens_its_own(kit):
-    """The parent's backend refuses to work there, closes there without harm, and works on in the parent."""
+    """In a forked child the parent's backend refuses calls, and a new one works; the parent's still works there."""
     topic = kit.topic()
     kit.wait(kit.backend.ensure_group(kit.group))
     child = kit.child("fork", kit.address(), kit.group, topic)
@@ -282,7 +282,7 @@ def test_a_forked_child_opens_its_own(kit):
 
 
 def test_a_backend_that_was_never_used_closes_without_a_word(kit):
-    """No thread, no connection; and it is closed all the same."""
+    """A backend that was never used closes at once, and refuses calls afterwards."""
     backend = txcore.connect(kit.address())
     backend.close(1.0).result(1)
     with pytest.raises(ClosedError):
@@ -290,7 +290,7 @@ def test_a_backend_that_was_never_used_closes_without_a_word(kit):
 
 
 def test_an_error_inside_the_driver_ends_one_write_only(kit, monkeypatch):
-    """Whatever nats-py raises while it writes: what was to be written is UNKNOWN, the next messages go out."""
+    """If nats-py raises an error while it writes, the messages of this write are UNKNOWN; the next ones are sent."""
     topic = kit.topic()
     raw.append(kit, raw.half(kit, topic))
     client = kit.backend._link.client
@@ -311,7 +311,7 @@ def test_an_error_inside_the_driver_ends_one_write_only(kit, monkeypatch):
 
 
 def test_what_expired_before_it_was_sent_takes_no_room(kit, proxy, monkeypatch):
-    """Halves that ended while there was no connection leave the queue: their bytes cause no refusal later."""
+    """Halves that expired without a connection leave the queue, so that their bytes cause no BusyError later."""
     topic = kit.topic()
     backend = kit.connect(proxied=True, delivery_timeout_s="0.3")
     body = b"x" * 1_000

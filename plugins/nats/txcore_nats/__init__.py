@@ -32,10 +32,10 @@ SCHEME: Final = "nats"
 
 
 def check_driver() -> None:
-    """Find out whether nats-py is there, without importing it.
+    """Check that nats-py is installed, without importing it.
 
     Raises:
-        BackendNotInstalledError: it is not.
+        BackendNotInstalledError: nats-py is missing.
     """
     if find_spec("nats") is None:
         raise BackendNotInstalledError(SCHEME, "nats-py", SCHEME)
@@ -69,7 +69,7 @@ def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Exa
 
 
 def open_consumer(url: str, topic: str, group: str) -> NatsConsumer:
-    """Return a consumer of the subject *topic* for a consumer group; its stream is made if there is none.
+    """Return a consumer of the subject *topic* for a consumer group; its stream is created if there is none.
 
     Raises:
         BackendNotInstalledError: nats-py is missing.
@@ -82,7 +82,7 @@ def open_consumer(url: str, topic: str, group: str) -> NatsConsumer:
 
 
 def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return what a group consists of on the broker; 0 partitions for the URL's own number."""
+    """Return the streams and the bucket of a group; *partition_count* 0 takes the number of the URL."""
     check_driver()
     from txcore_nats import describing  # noqa: PLC0415 - only `txcore topics` needs it
 

@@ -1,9 +1,9 @@
 """`release=atomic`: targets, parked record and op in one atomic batch of the stream that holds them all.
 
-Each batch costs the server a sync of its disk, so releases travel together: while some batches are under way, further
-releases gather. One that the server refuses takes its whole batch along: that is halved and sent again, until each
-refused release is alone and its reason can be looked up. What a checker writes carries, on the first message of
-each release, the expectation that its CLAIM is still the newest: an outdated checker's batch is refused whole.
+Each batch costs the server a sync of its disk, so releases share batches: while some batches are under way, further
+releases wait for the next one. If the server refuses one release, it refuses the whole batch. The batch is halved and
+sent again, until each refused release is alone and its reason can be looked up. The first message of each release by a
+checker carries the expectation that its CLAIM is still the newest: an outdated checker's batch is refused as a whole.
 
 Source: NATS ADR-50 (atomic batch publish). Everything runs on the loop's thread.
 """
@@ -51,7 +51,7 @@ Message = tuple[str, bytes, str]
 
 
 class AtomicRelease:
-    """One resolution, or one mark of a checker, on its way; settles exactly once."""
+    """One resolution, or one mark of a checker, under way; settled exactly once."""
 
     __slots__ = ("attempts", "claim_sequence", "deadline_s", "expected", "names", "op", "resolution", "settle", "token")
 
@@ -69,27 +69,27 @@ class AtomicRelease:
         self.op = resolution.op
         self.settle = settle
         self.deadline_s = deadline_s
-        self.token = token  #: what must be in the newest CLAIM; None for what no checker writes
+        self.token = token  #: the token that the newest CLAIM must have; None for a release by a producer
         self.claim_sequence = 0
         self.expected = 0
         self.attempts = 0
 
     @property
     def partition(self) -> int:
-        """The partition whose op log it writes to."""
+        """The partition whose op log gets the op."""
         return self.resolution.half.partition
 
     @property
     def is_unique(self) -> bool:
-        """Its op must be the only one of its generation."""
+        """Whether the op must be the only end of its generation."""
         return self.op is not None and self.op.kind in UNIQUE_KINDS
 
     def fail(self, status: Status, error: TxcoreError | None) -> None:
-        """Settle: nothing of it is stored, or all of it may be."""
+        """Settle a release of which no message is stored (REFUSED), or of which all may be (UNKNOWN)."""
         self.settle(Outcome(status, error, missing=tuple(self.resolution.targets)))
 
     def messages(self) -> list[Message]:
-        """Return what is stored at once, in order."""
+        """Return the messages that are stored together, in order."""
         resolution, names, op = self.resolution, self.names, self.op
         half = resolution.half
         made: list[Message] = []
@@ -115,7 +115,7 @@ class AtomicRelease:
 
 
 class AtomicReleaser:
-    """Gathers releases into batches, and takes refused batches apart."""
+    """The part of the backend that forms batches of releases, and divides refused batches."""
 
     def __init__(self, publisher: Publisher, sender: Sender, clock: Clock, identity: str) -> None:
         self._publisher = publisher
@@ -130,7 +130,7 @@ class AtomicReleaser:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits to be sent."""
+        """Whether no release waits and no batch is under way."""
         return not self._waiting and not self._halved and not self._in_flight
 
     def release(self, item: AtomicRelease) -> None:
@@ -148,7 +148,7 @@ class AtomicReleaser:
             self._queue(item)
 
     def claimed(self, group: str, partition: int, token: bytes, sequence: int) -> None:
-        """A CLAIM is stored."""
+        """Remember the token and the sequence of a stored CLAIM."""
         self._claims[group, partition] = (token, sequence)
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -211,11 +211,11 @@ class AtomicReleaser:
             for item in items:
                 item.settle(DURABLE)
         elif ack is None and not isinstance(error, NoStreamError):
-            # No answer, or never sent: the server refused nothing.
+            # There was no answer, or no batch was sent: this is no refusal by the server.
             for item in items:
                 item.fail(Status.UNKNOWN, error)
         elif len(items) > 1 and is_conflict(ack) and not any(item.attempts for item in items):
-            # Looking is cheap, batches are not: most of the conflicting releases are found at once.
+            # A look-up costs less than a batch, and it finds most of the conflicting releases at once.
             for item in items:
                 item.attempts = 1
                 self._look_again(item)
@@ -241,14 +241,14 @@ class AtomicReleaser:
             item.fail(status, error)
 
     def _look_again(self, item: AtomicRelease) -> None:
-        """Find out whether the claim or the op's place is another's, and send what may still go through."""
+        """Find out whether the claim is outdated or the op's place is taken; send *item* again if neither is."""
         if item.token is not None:
             self._look_for_claim(item, self._resolve_after_claim)
         else:
             self._resolve_after_claim(item)
 
     def _explain(self, item: AtomicRelease, error: TxcoreError | None) -> None:
-        """A message of the batch went nowhere: find the target that is in no stream any more."""
+        """Settle *item*, of which no stream took some message: find the target that is in no stream any more."""
         topics = {item.resolution.half.messages[index].topic for index in item.resolution.targets}
         left = len(topics)
         problem = error or BackendUnavailableError("a batch was incomplete")
@@ -269,7 +269,7 @@ class AtomicReleaser:
             self._sender.explain(topic, problem, item.deadline_s, found)
 
     def _look_for_claim(self, item: AtomicRelease, then: Callable[[AtomicRelease], None]) -> None:
-        """Learn the newest CLAIM's place, and continue if it is the item's own."""
+        """Look up the newest CLAIM, and continue if its token is the item's own; else the item is FENCED."""
 
         def looked(status: Status, error: TxcoreError | None, found: Found | None) -> None:
             if status is not Status.DURABLE:
@@ -298,7 +298,7 @@ class AtomicReleaser:
             self._queue(item)
 
     def _look_for_final(self, item: AtomicRelease) -> None:
-        """Learn what holds the op's place, and write after it if it is the DISCARD of an earlier generation."""
+        """Look up the last end of the transaction; send *item* if it is none, or a DISCARD of an earlier generation."""
         op = item.op
         assert op is not None
 
@@ -335,4 +335,4 @@ def _only_op(found: Found | None) -> Op | None:
 
 
 def _ignore(_status: Status, _error: TxcoreError | None, _answer: Any) -> None:
-    """Take the end of a message whose batch is answered as a whole."""
+    """Ignore the end of one message, as the last message of the batch gets the answer for all."""

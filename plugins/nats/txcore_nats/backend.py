@@ -87,8 +87,8 @@ class NatsBackend:
     def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:
         """See `Backend.release`.
 
-        A COMMIT or ROLLBACK is SUPERSEDED by any earlier final op of its transaction, the same one included, and by a
-        DISCARD of its generation or a later one; a DISCARD likewise. A COMMIT looks for one before its targets go out.
+        A COMMIT, ROLLBACK or DISCARD is SUPERSEDED by an earlier final op of its transaction, even the same, and by
+        a DISCARD of its generation or a later one. A COMMIT looks for one before its targets are sent.
 
         Raises:
             ClosedError: after `close`.
@@ -144,7 +144,7 @@ class NatsBackend:
             if self._closing is None:
                 self._closing = _running()
                 if self._pid is None or self._pid != os.getpid():
-                    self._closing.set_result(None)  # never used, or the parent's: its connection stays its own
+                    self._closing.set_result(None)  # never used, or the parent's: its connection is not closed here
                 else:
                     closer = threading.Thread(
                         target=self._close, args=(timeout_s, self._closing), name="txcore-nats-close", daemon=True
@@ -174,7 +174,7 @@ class NatsBackend:
         for claim in self._claims:
             claim.close(left_by)
         while not (self._publisher.is_idle and self._releaser.is_idle) and self._clock.elapsed_s() < deadline_s:  # noqa: ASYNC110
-            await asyncio.sleep(DRAIN_POLL_S)  # the last answer has no event of its own
+            await asyncio.sleep(DRAIN_POLL_S)  # no event follows the last answer
         self._publisher.fail_all(ClosedError("the backend was closed before the broker answered"))
         await self._link.close()
 
@@ -192,7 +192,7 @@ class NatsBackend:
                     self._pid = pid
 
     def _run(self, start: Callable[[], Coroutine[Any, Any, T]], doing: str) -> Future[T]:
-        """Run a control call on the loop; its errors become ours."""
+        """Run a control call on the loop; its errors are translated into txcore's."""
         try:
             self._enter()
         except ClosedError as error:
@@ -224,7 +224,7 @@ class NatsBackend:
 
 
 class _LinkOwner:
-    """Passes the connection's news on."""
+    """The connection's owner, which passes its events on to the publisher."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher

@@ -1,4 +1,4 @@
-"""Batches of halves and releases, and marks, in terms of messages. Everything runs on the loop's thread."""
+"""Batches of halves and releases, and marks, as messages. All of it runs on the loop's thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Start = Callable[[GroupNames | None, TxcoreError | None], None]
 
 
 class Releaser:
-    """Turns batches into messages for the publisher."""
+    """The part of the backend that turns batches into messages for the publisher."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Releaser:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits for its turn."""
+        """Whether no atomic release waits or is under way."""
         return self._atomic.is_idle
 
     def append(self, batch: Batch[HalfRecord], deadline_s: float) -> None:
-        """Store halves, each once its targets are known to exist."""
+        """Store halves, each after its targets are known to exist."""
         for index, half in enumerate(batch.items):
             names = self._known(half)
             if names is not None:
@@ -60,9 +60,9 @@ class Releaser:
                 self._for_group(half.group, half.partition, deadline_s, start)
 
     def release(self, batch: Batch[Resolution], deadline_s: float, *, by_checker: bool) -> None:
-        """Publish the targets of each item, or its parked record; ops follow their confirmations, or come with them.
+        """Publish the targets of each item, or its parked record; its op comes after these, or in one batch with them.
 
-        The places of the ops of one batch are looked up together.
+        The final subjects of all ops in one batch are looked up together.
         """
         looking: dict[GroupNames, list[tuple[str, End]]] = {}
         for index, resolution in enumerate(batch.items):
@@ -86,7 +86,7 @@ class Releaser:
     def mark(
         self, group: str, partition: int, op: Op, future: Future[Outcome], deadline_s: float, *, by_checker: bool
     ) -> None:
-        """Append a CLAIM or TICK after the ops published before."""
+        """Append a CLAIM or TICK after the ops that were published before it."""
 
         def start(names: GroupNames | None, error: TxcoreError | None) -> None:
             if names is None:
@@ -119,7 +119,7 @@ class Releaser:
         *,
         expected: int | None = None,
     ) -> None:
-        """Append an op; *expected* is the sequence of the message that it must directly follow on its subject."""
+        """Append an op; *expected* is the sequence of the message directly before it on its subject."""
         headers = op_headers(op, id_text(op.transaction_id))
         if expected is not None:
             headers += expecting(expected)
@@ -137,7 +137,7 @@ class Releaser:
         deadline_s: float,
         take: Callable[[Status, TxcoreError | None], None],
     ) -> None:
-        """Find out why no stream took a target: its stream is gone, or has no leader now."""
+        """Find out why no stream took a target: *take* gets REFUSED if it is in no stream any more, else UNKNOWN."""
         self._checks.forget(subject)
         held = self._publisher.hold(deadline_s, lambda *_: take(Status.UNKNOWN, error))
 
@@ -152,12 +152,12 @@ class Releaser:
         self._checks.ask(subject, found)
 
     def _known(self, half: HalfRecord) -> GroupNames | None:
-        """Return the names of the half's group; None if it must be looked for, or has no such partition."""
+        """Return the names of the half's group; None if the group is not known yet, or has no such partition."""
         is_known = 0 <= half.partition < self._groups.count(half.group)
         return self._groups.names(half.group) if is_known else None
 
     def _for_group(self, group: str, partition: int, deadline_s: float, start: Start) -> None:
-        """Start now, or once the group was found; with an error if there is no such group or partition."""
+        """Call *start* now, or after the group was found; with an error if there is no such group or partition."""
         count = self._groups.count(group)
         if not count:
             try:
@@ -211,7 +211,7 @@ class Releaser:
             self._publisher.send(sending)
 
     def _examine(self, half: HalfRecord) -> Sequence[str]:
-        """Return the subjects that must be asked for.
+        """Return the subjects whose streams are not known yet.
 
         Raises:
             MessageRejectedError: the half is too large, or one of its messages cannot be carried.

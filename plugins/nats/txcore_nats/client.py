@@ -1,8 +1,8 @@
 """nats-py's client with two short cuts: many messages in one write, and answers read without an object for each.
 
-They pass by what the client does per message: a coroutine, a future and a place in a queue for each publish; two
-regular expressions, a message object, another queue and another task for each answer. Connecting, reading, pings, TLS
-and everything else stay the client's own.
+For each publish they avoid a coroutine, a future and a place in a queue. For each answer they avoid two regular
+expressions, a message object, a queue and a task. All other work is still the client's own: connecting,
+reading, pings and TLS.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 from txcore.errors import BackendUnavailableError
 
 Take = Callable[[bytes, bytes, bytes], None]
-"""Takes an answer: the last token of its subject, its headers as they came, or b"", and its body."""
+"""A function that takes an answer: the last token of its subject, its raw headers or b"", and its body."""
 
 _CRLF = b"\r\n"
 
 
 class LinkClient(Client):
-    """One connection. Everything on the loop's thread."""
+    """One connection. All methods run on the loop's thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ps = self._answers = _AnswerParser(self)
 
     async def take(self, inbox: str, take: Take) -> None:
-        """Subscribe to the subjects `<inbox>.<token>`: answers there are handed to *take* as they are read."""
+        """Subscribe to the subjects `<inbox>.<token>`: *take* gets each answer there when it is read."""
         await self.subscribe(f"{inbox}.*")
         self._answers.take_over(f"{inbox}.".encode(), take)
 
     async def write(self, commands: bytes) -> None:
-        """Hand complete commands to the socket at once, and wait while that has too many.
+        """Hand complete commands to the socket at once, and wait while its buffer is too full.
 
         Raises:
-            ConnectionClosedError: nothing was written.
-            Exception: some of it may have been.
+            ConnectionClosedError: no command was written.
+            Exception: some of the commands may have been written.
         """
         if not self.is_connected or self._transport is None:
             raise errors.ConnectionClosedError
@@ -51,9 +51,10 @@ class LinkClient(Client):
 
 
 class _AnswerParser(Parser):
-    """A parser that takes answers by itself as long as they come one after the other, and leaves the rest to nats-py's.
+    """A parser that takes answers which directly follow each other, and leaves all other bytes to nats-py's parser.
 
-    That parser finds answers too, after a PING or a line that came in two pieces: they are handed to `take`.
+    nats-py's parser also finds answers, after a PING or a line that arrived in two pieces; the client hands these to
+    `take`.
     """
 
     def __init__(self, client: Client) -> None:
@@ -64,12 +65,12 @@ class _AnswerParser(Parser):
         self._rest = b""
 
     def take_over(self, inbox: bytes, take: Take) -> None:
-        """Take what comes on subjects that begin with *inbox*."""
+        """Hand messages on subjects that begin with *inbox* to *take* from now on."""
         self._inbox, self._starts = inbox, (b"MSG " + inbox, b"HMSG " + inbox)
         self._take = take
 
     def take(self, subject: bytes, headers: bytes, body: bytes) -> bool:
-        """Take a message; False if it is no answer."""
+        """Take a message if it is an answer; return whether it is one."""
         if self._take is None or not subject.startswith(self._inbox):
             return False
         self._take(subject[len(self._inbox) :], headers, body)
@@ -107,7 +108,7 @@ class _AnswerParser(Parser):
 
 
 class EncryptedClient(LinkClient):
-    """A client that says nothing to a server without TLS; nats-py alone would log in there in the clear."""
+    """A client that sends no login to a server without TLS; nats-py alone would send it unencrypted."""
 
     def _connect_command(self) -> bytes:
         if not self._server_info.get("tls_required"):

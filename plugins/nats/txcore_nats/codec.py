@@ -1,4 +1,4 @@
-"""The border to nats-py and JetStream: their errors and answers become ours here, and headers take NATS's form."""
+"""Conversions between txcore and nats-py or JetStream: errors, answers, headers and checkpoints."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from txcore.wire import HEADER_ID
 
 CHECKPOINT_VERSION: Final = 1
 HEADER_BASE64: Final = "txcore-base64"
-"""Names, separated by commas, the headers whose values are base64; a NATS header holds nothing but a line of text."""
+"""The header that names, separated by commas, the headers with base64 values; a NATS header holds one line of text."""
 HEADER_GENERATION: Final = "txcore-generation"
 HEADER_KIND: Final = "txcore-kind"
 HEADER_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 HEADER_EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 HEADER_MESSAGE_ID: Final = "Nats-Msg-Id"
 HEADERS_BYTES_MAX: Final = 60_000
-"""All headers of a message; the server's limit is 65,535."""
+"""Most bytes of all headers of a message; the server's limit is 65,535."""
 OWN_HEADERS_BYTES_MAX: Final = 2_048
-"""Room for the headers that this plugin adds to a message."""
+"""Bytes kept for the headers that this plugin adds to a message."""
 STATUS: Final = "Status"
 SEQUENCE: Final = "Nats-Sequence"
 SUBJECT: Final = "Nats-Subject"
@@ -71,7 +71,7 @@ class ApiError(TxcoreError):
 
 
 class AckError(msgspec.Struct):
-    """Why JetStream did not store a message."""
+    """The reason why JetStream did not store a message."""
 
     code: int = 0
     err_code: int = 0
@@ -88,7 +88,7 @@ class Ack(msgspec.Struct):
 
 
 class Found(NamedTuple):
-    """A message that was looked up: its bytes and its place."""
+    """A message that was looked up: its body and its sequence."""
 
     body: bytes
     sequence: int
@@ -111,11 +111,7 @@ _ack_decoder: Final = msgspec.json.Decoder(Ack)
 
 
 def encode_headers(headers: Mapping[str, str | bytes]) -> dict[str, str]:
-    """Return *headers* as NATS can carry them; values that are no plain line of text travel as base64.
-
-    Raises:
-        MessageRejectedError: a name is none that NATS can carry.
-    """
+    """Return *headers* as NATS can carry them; a value that is no plain line of text becomes base64."""
     encoded: dict[str, str] = {}
     changed = []
     for name, value in headers.items():
@@ -143,17 +139,17 @@ def decode_headers(headers: Mapping[str, str] | None) -> dict[str, str | bytes]:
 
 
 def check_message(message: TargetMessage, size_max: int) -> None:
-    """Refuse what NATS could not carry.
+    """Refuse a message that NATS could not carry.
 
     Raises:
-        MessageRejectedError: a header's name, the headers together, or the whole message.
+        MessageRejectedError: a header's name is not valid, or the headers or the whole message are too large.
     """
     size = OWN_HEADERS_BYTES_MAX + len(message.key or b"") * 4 // 3
     for name, value in message.headers.items():
         if not is_header_name(name):
             text = f"header {name!r} of a message for {message.topic!r} has a name that NATS cannot carry"
             raise MessageRejectedError(text, topic=message.topic, reason="headers")
-        # The name once more in the list of base64 headers.
+        # The name may be once more in the list of base64 headers.
         raw = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
         size += 2 * len(name) + 5 + len(raw) * 4 // 3
     if size > HEADERS_BYTES_MAX:
@@ -168,10 +164,10 @@ def check_message(message: TargetMessage, size_max: int) -> None:
 
 
 def check_subject(subject: str, reserved: tuple[str, ...]) -> None:
-    """Refuse a topic that is no subject to publish to.
+    """Refuse a topic that is not a subject for publishing.
 
     Raises:
-        MessageRejectedError: it has wildcards, spaces or empty tokens, or belongs to NATS or to txcore.
+        MessageRejectedError: the topic has wildcards, spaces or empty tokens, or belongs to NATS or to txcore.
     """
     tokens = subject.split(".")
     if not all(tokens) or any(each.isspace() or each == "\x00" for each in subject):
@@ -186,10 +182,10 @@ def check_subject(subject: str, reserved: tuple[str, ...]) -> None:
 
 
 def header_lines(headers: Mapping[str, str]) -> str:
-    """Return headers, of values as `encode_headers` makes them, in the form of a message.
+    """Return headers, with values as `encode_headers` returns them, in the form of a message.
 
     Raises:
-        MessageRejectedError: a name is none that NATS can carry.
+        MessageRejectedError: NATS cannot carry a header's name.
     """
     for name in headers:
         if not is_header_name(name):
@@ -199,15 +195,15 @@ def header_lines(headers: Mapping[str, str]) -> str:
 
 @functools.lru_cache(HEADER_NAMES_MAX)
 def is_header_name(name: str) -> bool:
-    """Say whether NATS can carry a header of that name."""
+    """Return whether NATS can carry a header of that name."""
     return _HEADER_NAME.fullmatch(name) is not None
 
 
 def publish_command(subject: str, reply: str, headers: str, body: bytes, size_max: int) -> bytes:
-    """Return the command that publishes one message; *headers* as `header_lines` makes them.
+    """Return the command that publishes one message; *headers* are those of `header_lines`.
 
     Raises:
-        MessageRejectedError: the subject would be read as something else, or headers and body exceed *size_max*.
+        MessageRejectedError: the subject would change the command, or headers and body exceed *size_max*.
     """
     if not subject or not subject.isprintable() or " " in subject:
         raise MessageRejectedError("its subject is none", topic=subject, reason="topic")
@@ -222,7 +218,7 @@ def publish_command(subject: str, reply: str, headers: str, body: bytes, size_ma
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:
-    """Return the headers of an answer; `STATUS` and `DESCRIPTION` from its first line, where the server says some."""
+    """Return the headers of an answer, with `STATUS` and `DESCRIPTION` from its first line if the server sent some."""
     first, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
     headers = {}
     for line in lines:
@@ -236,17 +232,17 @@ def parse_headers(raw: bytes) -> dict[str, str]:
 
 
 def half_headers(transaction_id: str, generation: int) -> str:
-    """Return what headers-only readers learn of a half."""
+    """Return the headers of a half, for readers that read headers only."""
     return f"{HEADER_ID}: {transaction_id}\r\n{HEADER_GENERATION}: {generation}\r\n"
 
 
 def op_headers(op: Op, transaction_id: str) -> str:
-    """Return what headers-only readers learn of an op."""
+    """Return the headers of an op, for readers that read headers only."""
     return f"{half_headers(transaction_id, op.generation)}{HEADER_KIND}: {KIND_NAMES[op.kind]}\r\n"
 
 
 def expecting(sequence: int) -> str:
-    """Return the header of a message that must follow the one at *sequence* on its subject, 0 for none."""
+    """Return the header of a message that must follow the one at *sequence* on its subject; 0 if it must be first."""
     return f"{HEADER_EXPECTED}: {sequence}\r\n"
 
 
@@ -265,7 +261,7 @@ def read_ack(
     headers: Mapping[str, str] | None,  # noqa: ARG001 - an answer to a publish has its news in the body
     data: bytes,
 ) -> tuple[Status, TxcoreError | None, Ack | None]:
-    """Return what JetStream's answer to a publish on *subject* says of the message."""
+    """Return a message's status, error and ack from JetStream's answer to its publish on *subject*."""
     try:
         ack = _ack_decoder.decode(data)
     except msgspec.DecodeError:
@@ -285,14 +281,14 @@ def _refusal(error: AckError, subject: str) -> tuple[Status, TxcoreError]:
     is_full = error.err_code == _STORE_FAILED and "exceeded" in error.description
     if is_full or error.err_code in _REFUSAL_CODES or error.err_code in WRONG_SEQUENCE_CODES:
         return Status.REFUSED, HalfRefusedError(text, topic=subject)
-    # Whatever else it says (no leader, store failed), nothing proves that the message is not stored somewhere.
+    # After any other error (no leader, store failed) the message may be stored somewhere.
     return Status.UNKNOWN, BackendUnavailableError(text)
 
 
 def read_direct(
     subject: str, headers: Mapping[str, str] | None, data: bytes
 ) -> tuple[Status, TxcoreError | None, Found | None]:
-    """Return what the answer to a direct get says."""
+    """Return status, error and message, if there is one, from the answer to a direct get."""
     fields = headers or {}
     status = fields.get(STATUS)
     if status is None and SEQUENCE in fields:
@@ -307,7 +303,7 @@ def read_found(
     headers: Mapping[str, str] | None,  # noqa: ARG001 - the leader's answers have none
     data: bytes,
 ) -> tuple[Status, TxcoreError | None, Found | None]:
-    """Return what the leader's answer to a request for a message says."""
+    """Return status, error and message, if there is one, from the leader's answer to a request for a message."""
     answer = from_json(data)
     message, error = answer.get("message"), answer.get("error") or {}
     if message:
@@ -318,12 +314,12 @@ def read_found(
 
 
 def is_conflict(ack: Ack | None) -> bool:
-    """Say whether the answer was that another message has the place that this one was to have."""
+    """Return whether a message was refused because another one has the place that it expected."""
     return ack is not None and ack.error is not None and ack.error.err_code in WRONG_SEQUENCE_CODES
 
 
 def translate(error: BaseException, doing: str) -> TxcoreError:
-    """Return our error for one of nats-py's or asyncio's."""
+    """Return txcore's error for an error of nats-py or asyncio."""
     if isinstance(error, ApiError):
         return _translate_api(error, doing)
     if isinstance(error, TxcoreError):
@@ -366,7 +362,7 @@ def decode_checkpoint(body: bytes) -> Checkpoint:
     """Return the checkpoint in *body*.
 
     Raises:
-        WireFormatError: it is none, or one of another version.
+        WireFormatError: *body* is no checkpoint, or one of another version.
     """
     try:
         record = _checkpoint_decoder.decode(body)
@@ -385,7 +381,7 @@ def as_json(value: Any) -> bytes:
 
 
 def from_json(data: bytes) -> dict[str, Any]:
-    """Return the object in *data*, or an empty one."""
+    """Return the JSON object in *data*, or an empty one."""
     try:
         value = msgspec.json.decode(data)
     except msgspec.DecodeError:

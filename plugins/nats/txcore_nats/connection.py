@@ -1,7 +1,7 @@
-"""One thread with an asyncio loop, one connection on it that comes back when it is lost, and requests to JetStream.
+"""One thread with an asyncio loop, one connection on it that is opened again when it is lost, and JetStream requests.
 
-Each connection is a client of its own: nats-py's reconnecting would send the contents of its buffers later, long after
-it was settled as unknown, and a flush that timed out ends its reading when the late answer comes.
+Each connection is a client of its own. nats-py's own reconnect would send its buffered messages later, long after they
+were settled as unknown. Besides, after a flush that timed out, the late answer ends the client's reading.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ class LoopThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop; there once the thread was started."""
+        """The loop; it exists after the thread was started."""
         assert self._loop is not None
         return self._loop
 
     def call(self, request: Callable[[], None]) -> None:
-        """Run *request* on the thread, soon; from any thread. One wake-up serves all requests that wait."""
+        """Run *request* soon on the thread; callable from any thread. One wake-up serves all waiting requests."""
         if self._thread is None:
             self._start()
         self._inbox.append(request)
         if not self._is_woken:
             self._is_woken = True
-            with contextlib.suppress(RuntimeError):  # the loop was closed: no caller is left to answer
+            with contextlib.suppress(RuntimeError):  # the loop was closed: no caller waits for an answer any more
                 self.loop.call_soon_threadsafe(self._drain)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run *coroutine* beside everything else; on the thread only. Its errors are logged."""
+        """Run *coroutine* as a task; callable on the thread only. Its errors are logged."""
         task = self.loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -103,12 +103,12 @@ class LoopThread:
             loop.close()
 
     def _drain(self) -> None:
-        # Cleared first: a thread that appends from here on either is seen by this loop or wakes the thread again.
+        # Cleared first: a request that is appended after this is found here, or its caller wakes the thread again.
         self._is_woken = False
         while self._inbox:
             try:
                 self._inbox.popleft()()
-            except Exception:  # noqa: BLE001 - one failing request must not take the others along
+            except Exception:  # noqa: BLE001 - a failing request must not affect the others
                 _log.exception("nats.request_error")
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
@@ -118,16 +118,16 @@ class LoopThread:
 
 
 class LinkOwner(Protocol):
-    """Receives the connection's events; on the loop's thread."""
+    """The receiver of the connection's events; on the loop's thread."""
 
     async def link_up(self, client: LinkClient) -> None:
-        """The connection is open."""
+        """Handle a connection that has opened."""
 
     def link_down(self, error: TxcoreError) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection."""
 
     def link_refused(self, text: str) -> None:
-        """The server said that something is not permitted."""
+        """Handle the server's report that an action is not permitted."""
 
 
 class Link:
@@ -162,8 +162,8 @@ class Link:
         """Return the connection as soon as there is one.
 
         Raises:
-            BackendUnavailableError, ConfigError: there is none in time; the reason of the last attempt.
-            ClosedError: closed meanwhile.
+            BackendUnavailableError, ConfigError: there is none in time; the error is that of the last attempt.
+            ClosedError: the link was closed meanwhile.
         """
         if self._client is None:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -184,7 +184,7 @@ class Link:
             self._watchers.discard(look)
 
     async def close(self) -> None:
-        """Close for good."""
+        """Close the connection, and open no other one."""
         self._is_closed = True
         self._closing.set()
         self._up.set()
@@ -202,7 +202,7 @@ class Link:
                 await self._connect(client)
                 delay_s = RECONNECT_DELAY_FIRST_S
                 await self._serve(client)
-            except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+            except Exception as error:  # noqa: BLE001 - after any error it is tried again
                 reason = translate(error, "connecting")
                 unreached = BackendUnavailableError(str(reason)) if isinstance(reason, BackendTimeoutError) else reason
                 self.last_error = unreached
@@ -246,7 +246,7 @@ class Link:
         try:
             await asyncio.wait_for(attempt, 3 * options.connect_timeout_s * len(self._servers))
         except Exception as error:
-            # "No servers available" says less than what went wrong with the last of them.
+            # The last server's own error says more than "No servers available".
             raise (reason if isinstance(error, errors.NoServersError) and reason else error) from error
         require_connected(client)
         self._learn_servers(client)
@@ -258,7 +258,7 @@ class Link:
         _log.info("nats.link_up", extra={"server": client.connected_server_version})
         try:
             while not client.is_closed and not self._gone.is_set():
-                # A client that hangs in its own closing says so by nothing but its state.
+                # A client that hangs in its own closing shows this in its state only.
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._gone.wait(), CLOSED_POLL_S)
                 self._look()
@@ -313,7 +313,7 @@ class Api:
 async def close_client(client: Client) -> None:
     """Close *client* in order; its sockets end at once after `CLOSE_TIMEOUT_S` or when this task is cancelled.
 
-    A server that hangs never answers the end of TLS, and asyncio waits 30 s for it: longer than the loop is there.
+    A server that hangs never answers the end of TLS, and asyncio waits 30 s for it, which is longer than the loop runs.
     """
     try:
         with contextlib.suppress(Exception):
@@ -325,9 +325,10 @@ async def close_client(client: Client) -> None:
 
 
 def require_connected(client: Client) -> None:
-    """Raise ConnectionResetError where nats-py took the connection's end, in place of the first PONG, for a welcome.
+    """Raise ConnectionResetError if the server ended the connection, which nats-py may take for the first PONG.
 
-    So ends a refused login whose reason was lost: the server says it and closes, perhaps before our PING has come.
+    This happens to a refused login whose reason was lost: the server sends the reason and closes, perhaps before it
+    received our PING.
     """
     if not client.is_connected:
         raise ConnectionResetError(errno.ECONNRESET, "the server ended the connection without a word")
@@ -337,7 +338,7 @@ def login(options: Options) -> dict[str, Any]:
     """Return nats-py's arguments for credentials and TLS.
 
     Raises:
-        ConfigError: a file of them cannot be used.
+        ConfigError: a file for credentials or TLS cannot be used.
     """
     given: dict[str, Any] = {}
     if options.user:
@@ -356,7 +357,7 @@ def login(options: Options) -> dict[str, Any]:
 
 
 def wants_tls(options: Options) -> bool:
-    """Say whether an option of the URL demands an encrypted connection."""
+    """Return whether an option of the URL demands an encrypted connection."""
     files = (options.tls_ca, options.tls_cert, options.tls_hostname)
     return options.tls or options.tls_first or any(files)
 

@@ -1,8 +1,7 @@
 """Consuming a target for demos and tests: a subject read by any number of groups, each from its first message on.
 
-Existing consumers of streams stay as they are; this one keeps, besides, the position of each group in a key-value
-bucket, changed by compare-and-set: the consumer of a group that was opened last is the active one. Delivery is at
-least once.
+Streams' own consumers are not used. The position of each group is in a key-value bucket and changes by compare-and-set:
+the consumer of a group that was opened last is the active one. Delivery is at least once.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as its consumers get it; `headers` hold the user's and `txcore-id`, `txcore-group`, `txcore-by`."""
+    """A message as its consumers get it; `headers` has the user's headers, `txcore-id`, `-group` and `-by`."""
 
     position: int
     key: bytes | None
@@ -58,9 +57,9 @@ class Received:
 
 
 class NatsConsumer:
-    """Reads one subject on behalf of a consumer group. One thread at a time; any number of processes.
+    """The reader of one subject for a consumer group. One thread may use it at a time.
 
-    The consumer that was opened last is active; its predecessors' acknowledgements are refused from then on.
+    The consumer of a group that was opened last is active; acknowledgements of earlier ones are refused from then on.
 
     Raises:
         BackendUnavailableError: the broker cannot be reached, or refuses the login.
@@ -94,7 +93,7 @@ class NatsConsumer:
             raise
 
     def poll(self, count_max: int = 100) -> Sequence[Received]:
-        """Return what has arrived, at once; nothing once another consumer took over."""
+        """Return at once the messages that have arrived; none after a refused `ack` showed another active consumer."""
         if self._is_closed:
             raise ClosedError("this consumer is closed")
         taken: list[Received] = []
@@ -105,10 +104,10 @@ class NatsConsumer:
         return taken
 
     def ack(self, position: int) -> bool:
-        """Store that everything up to *position* is done; False when another consumer took over.
+        """Store that all messages up to *position* are done; return False if another consumer took over.
 
         Raises:
-            BackendTimeoutError, BackendUnavailableError: it may be stored; what follows may come again.
+            BackendTimeoutError, BackendUnavailableError: the position may be stored; messages may come again.
         """
         if self._is_closed:
             raise ClosedError("this consumer is closed")
@@ -139,11 +138,11 @@ class NatsConsumer:
             self._records.append(Received(sequence, key_bytes, message.data, headers))
 
     def lost(self, asked: int, first: int | None) -> None:  # noqa: ARG002
-        """See `Receiver`; what retention took cannot be consumed any more."""
+        """See `Receiver`; continue with the first message that retention has left."""
         self._follow(first)
 
     def failed(self, error: TxcoreError) -> None:
-        """See `Receiver`; it is tried again."""
+        """See `Receiver`; the error is ignored, as the tail tries again."""
 
     def has_room(self) -> bool:
         """See `Receiver`."""
@@ -204,7 +203,7 @@ class NatsConsumer:
                 raise
 
     async def _load(self) -> str:
-        """Learn the group's position; returns whose it is."""
+        """Load the group's position; return the identity of the consumer that wrote it."""
         try:
             answer = await self._api.call(f"STREAM.MSG.GET.KV_{BUCKET}", {"last_by_subj": self._key})
         except ApiError as error:
@@ -220,16 +219,16 @@ class NatsConsumer:
         for _ in range(ACK_ATTEMPTS_MAX):
             if await self._put(position):
                 return True
-            # Perhaps an own write whose answer was lost has changed the revision.
+            # A write of this consumer whose answer was lost may have changed the revision.
             if await self._load() != self._identity:
                 return False
         return False
 
     async def _put(self, position: int) -> bool:
-        """Write the position; returns False if another consumer has written since.
+        """Write the position; return False if the key has changed since it was loaded.
 
         Raises:
-            TxcoreError: it may be written.
+            TxcoreError: the position may be written.
         """
         future: asyncio.Future[int] = self._loop.loop.create_future()
 
@@ -266,7 +265,7 @@ class NatsConsumer:
 
 
 def open_consumer(url: str, topic: str, group: str) -> NatsConsumer:
-    """Return a consumer of *topic*, which is made if it is missing, for `txcore demo`.
+    """Return a consumer of *topic*, which is created if it is missing, for `txcore demo`.
 
     Raises:
         ConfigError, BackendUnavailableError, BackendTimeoutError: see `NatsConsumer`.

@@ -1,4 +1,4 @@
-"""Groups: their streams, made and verified, and what is known of them; single control requests."""
+"""Groups: creating, verifying and looking up their streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txcore_nats.options import NAME_PREFIX, PARTITION_COUNT_MAX, GroupNames, Op
 HALF_BYTES_MAX_DEFAULT: Final = 1 << 30
 SERVER_VERSION_MIN: Final = (2, 9)
 TOGETHER_VERSION_MIN: Final = (2, 11)
-"""Direct gets with `multi_last`."""
+"""Oldest version with direct gets of many messages (`multi_last`)."""
 ATOMIC_VERSION_MIN: Final = (2, 12)
 NANOSECONDS: Final = 1_000_000_000
 GROUPS_MAX: Final = 10_000
@@ -28,11 +28,11 @@ _SAME: Final[Mapping[str, Any]] = {
     "no_ack": False,
     "sealed": False,
 }
-"""Settings that every stream of ours has, and what a server that does not name one means by that."""
+"""Settings of every stream of txcore, and the values that a server means if it does not report a setting."""
 
 
 class Groups:
-    """What this backend knows of groups. On the loop's thread."""
+    """The groups that this backend knows. On the loop's thread."""
 
     def __init__(self, loop: LoopThread, api: Api, link: Link, options: Options) -> None:
         self._loop = loop
@@ -47,7 +47,7 @@ class Groups:
         """Return a group's names.
 
         Raises:
-            ConfigError: no group can be called so.
+            ConfigError: *group* is not a valid name.
         """
         names = self._names.get(group)
         if names is None:
@@ -57,15 +57,15 @@ class Groups:
         return names
 
     def count(self, group: str) -> int:
-        """Return a group's number of partitions; 0 if this backend has not met the group yet."""
+        """Return a group's number of partitions; 0 if this backend does not know the group yet."""
         return self._counts.get(group, 0)
 
     def is_direct(self, group: str) -> bool:
-        """Whether the group's op stream has one replica, which may be asked directly and never lags."""
+        """Return whether the op stream allows direct gets and has a single replica, which never lags."""
         return group in self._direct
 
     def takes_many(self, group: str) -> bool:
-        """Whether one request may ask the op stream for many messages."""
+        """Return whether one request may ask the op stream for many messages."""
         client = self._link.client
         if client is None or group not in self._direct:
             return False
@@ -90,7 +90,7 @@ class Groups:
         return count
 
     def when_found(self, group: str, take: Callable[[TxcoreError | None], None]) -> None:
-        """Call *take* with None once the group is known to exist, else with the error."""
+        """Call *take* with None after the group was found, else with the error."""
 
         async def ask() -> None:
             error: TxcoreError | None = None
@@ -103,7 +103,7 @@ class Groups:
         self._loop.spawn(ask())
 
     async def ensure(self, group: str, asked: int | None) -> int:
-        """Make or verify a group's streams. Raises: see `Backend.ensure_group`."""
+        """Create or verify a group's streams. Raises: see `Backend.ensure_group`."""
         names = self.names(group)
         if asked is not None and not 1 <= asked <= PARTITION_COUNT_MAX:
             text = f"a group has 1 to {PARTITION_COUNT_MAX} partitions, not {asked}"
@@ -152,7 +152,7 @@ class Groups:
             )
 
     async def _share_stream(self) -> None:
-        """Verify the stream that holds the targets, and have it take our records and atomic batches too."""
+        """Verify the stream that holds the targets, and change it to accept our records and atomic batches too."""
         name = self._options.stream
         config = await self._config(name)
         if config is None:
@@ -170,12 +170,12 @@ class Groups:
                 raise ConfigError(text, key="stream") from error
 
     async def _make(self, names: GroupNames, count: int) -> None:
-        """Make the streams; the half stream comes last, as its presence means all."""
+        """Create the streams; the half stream comes last, as it means that all others exist."""
         for config in stream_configs(names, count, self._options):
             try:
                 await self._api.call(f"STREAM.CREATE.{config['name']}", config)
             except ApiError as error:
-                # Another client makes the group at the same time; the result is verified next.
+                # Another client creates the group at the same time; the result is verified next.
                 if error.err_code != STREAM_EXISTS:
                     raise translate(error, f"making stream {config['name']!r}") from error
 
@@ -195,9 +195,9 @@ class Groups:
             raise ConfigError(f"group {names.group!r} has other settings: {'; '.join(differences)}", key="group")
 
     def _is_free(self, key: str, stream: str, names: GroupNames) -> bool:
-        """Settings that the operator may choose: those that this backend's URL does not name."""
+        """Return whether the operator may choose the setting *key*, as this backend's URL does not name it."""
         if key == "description":
-            return stream != names.stream(LogKind.HALF)  # that one says where the ops are
+            return stream != names.stream(LogKind.HALF)  # the half stream's description names the op stream
         if key in {"name", "allow_direct"}:
             return True
         if key == "num_replicas":
@@ -216,7 +216,7 @@ class Groups:
 
 
 def stream_configs(names: GroupNames, count: int, options: Options) -> list[dict[str, Any]]:
-    """Return the streams of a group as JetStream is asked for them, the half stream last."""
+    """Return the configurations of a group's streams for requests to JetStream, the half stream last."""
     half_bytes_max = HALF_BYTES_MAX_DEFAULT if options.half_bytes_max < 0 else options.half_bytes_max or -1
     common = {**_SAME, "num_replicas": options.replicas or 1, "allow_direct": True, "max_msgs_per_subject": -1}
     configs = [
@@ -247,7 +247,7 @@ def stream_configs(names: GroupNames, count: int, options: Options) -> list[dict
 
 
 def shared_stream_problems(config: Mapping[str, Any], options: Options) -> list[str]:
-    """Return what keeps a stream of the user's from holding ops besides targets."""
+    """Return the reasons why a user's stream cannot hold ops besides targets."""
     problems = [
         f"{key} is {config.get(key)!r}, not {value!r}"
         for key, value in (("storage", "file"), ("retention", "limits"))
@@ -267,12 +267,12 @@ def shared_stream_problems(config: Mapping[str, Any], options: Options) -> list[
 
 
 def plain_op_stream(names: GroupNames) -> str:
-    """Return where a group's ops would be without `release=atomic`."""
+    """Return the name of the stream that would hold a group's ops without `release=atomic`."""
     return f"{NAME_PREFIX}_{names.token}_op"
 
 
 def missing_group(group: str) -> ConfigError:
-    """Return the error of a call for a group that was not made."""
+    """Return the error of a call for a group that does not exist."""
     return ConfigError(f"group {group!r} does not exist; call ensure_group first", key="group")
 
 

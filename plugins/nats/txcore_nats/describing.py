@@ -1,4 +1,4 @@
-"""What a group has in JetStream: three streams and a key-value bucket; fewer where a stream is shared."""
+"""The parts of a group in JetStream: three streams and a key-value bucket; fewer if it shares a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEFT_OUT: Final = frozenset({"name", "description", "sealed"})
 
 
 def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return what a group consists of; `ensure_group` makes all of it, but not the stream that it shares.
+    """Return the parts of a group; `ensure_group` creates all of them, except a shared stream.
 
     Raises:
         ConfigError: the URL or the group's name cannot be used.

@@ -33,14 +33,14 @@ from txcore_nats.options import Options
 VERSION_OLDEST: Final = "2.9"
 VERSION_KEPT: Final = "2.12.15"
 BAD_VERSIONS: Final = frozenset({"2.10.20", "2.10.21", "2.10.22"})
-"""They lost whole streams when killed."""
+"""Versions that lost whole streams when they were killed."""
 CLIENT_OLDEST: Final = "2.10"
 REPLICAS_WANTED: Final = 3
 SYNC_MAX_S: Final = 1.0
 FULL_SHARE: Final = 0.8
 LAG_MAX: Final = 1_000
 ATOMIC_LEVEL: Final = 2
-"""Level of JetStream's API from which batches are atomic (2.12)."""
+"""Lowest level of JetStream's API with atomic batches (2.12)."""
 
 
 def nats_examination(options: Options, request: Request) -> Examination[NatsSubject]:
@@ -48,7 +48,7 @@ def nats_examination(options: Options, request: Request) -> Examination[NatsSubj
 
     Raises:
         BackendUnavailableError: the server cannot be reached, or refuses the credentials.
-        ConfigError: no group can be called so, or a file of the credentials cannot be used.
+        ConfigError: the group's name is not valid, or a file of the credentials cannot be used.
     """
     subject = NatsSubject(options, request)
     subject.connect()
@@ -270,7 +270,7 @@ def _drops_old(views: Sequence[StreamView]) -> Finding | None:
     return warn(text, f"nats stream edit {bounded[0].name} --discard=new")
 
 
-# -- what several of them share ---------------------------------------------------------------------------------------
+# -- shared by several checks -----------------------------------------------------------------------------------------
 
 
 def _few_replicas(views: Sequence[StreamView]) -> Finding | None:

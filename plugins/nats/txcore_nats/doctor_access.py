@@ -1,6 +1,6 @@
-"""How the doctor asks NATS: JetStream's API on a connection of its own, and the server's monitoring port.
+"""The doctor's questions to NATS: JetStream's API on a connection of its own, and the server's monitoring port.
 
-Nothing is made or changed.
+The doctor creates and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from txcore_nats.options import GroupNames, Options
 NANOSECONDS: Final = 1_000_000_000
 TIMEOUT_S: Final = 10.0
 ATTEMPTS: Final = 10
-"""On a busy machine 8 of 300 refusals were lost with their connection (`require_connected`), some in a row."""
+"""Number of attempts to connect: on a busy machine 8 of 300 refusals were lost with their connection, some in a row;
+see `require_connected`."""
 CUT_SHORT: Final = (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF)
 
 
@@ -45,18 +46,18 @@ class StreamView:
 
     @property
     def age_max_s(self) -> float:
-        """How long it keeps a message; infinite for ever."""
+        """How long the stream keeps a message, in seconds; infinity if it has no limit."""
         return self.config.get("max_age", 0) / NANOSECONDS or float("inf")
 
     @property
     def replica_count(self) -> int:
-        """How many servers hold it."""
+        """The number of servers that hold the stream."""
         return int(self.config.get("num_replicas", 1))
 
 
 @dataclass
 class NatsSubject:
-    """One server and one group on it. What was asked once is remembered."""
+    """One server and one group on it. Each answer of a property is remembered."""
 
     options: Options
     request: Request
@@ -64,7 +65,7 @@ class NatsSubject:
     _client: Client | None = field(default=None, repr=False)
 
     def connect(self) -> None:
-        """Connect.
+        """Connect to the server.
 
         Raises:
             BackendUnavailableError: the server cannot be reached, or refuses the credentials.
@@ -80,14 +81,14 @@ class NatsSubject:
             raise _unavailable(error, place) from error
 
     async def _connected(self) -> Client:
-        """Return a client that is connected, after some attempts where the server ends them without a word."""
+        """Return a connected client, after some attempts if the server ends them without a reason."""
         for _ in range(ATTEMPTS - 1):
             with contextlib.suppress(*CUT_SHORT):
                 return await self._attempt()
         return await self._attempt()
 
     async def _attempt(self) -> Client:
-        """Return a client that is connected; raises what went wrong last, one of `CUT_SHORT` where nothing was said."""
+        """Return a connected client; raise the last error, one of `CUT_SHORT` if the server sent no reason."""
         client, reasons = Client(), list[Exception]()
 
         async def failed(error: Exception) -> None:
@@ -112,7 +113,7 @@ class NatsSubject:
         return client
 
     def close(self) -> None:
-        """Let go of the connection; idempotent."""
+        """Close the connection; idempotent."""
         if self._client is not None:
             self._runner.run(close_client(self._client))
         self._client = None
@@ -120,12 +121,12 @@ class NatsSubject:
 
     @property
     def server_version(self) -> str:
-        """What the server calls itself."""
+        """The version that the server reports."""
         return str(self._information.get("version", ""))
 
     @property
     def payload_max(self) -> int:
-        """Most bytes of one message with its headers."""
+        """The most bytes of one message with its headers."""
         return int(self._information.get("max_payload", 0))
 
     @property
@@ -136,7 +137,7 @@ class NatsSubject:
 
     @cached_property
     def account(self) -> Mapping[str, Any]:
-        """What the account may use and does use.
+        """The limits and the usage of the account.
 
         Raises:
             UntoldError: no server answers, or JetStream is off.
@@ -147,8 +148,8 @@ class NatsSubject:
         """Return JetStream's answer.
 
         Raises:
-            ApiError: it is an error.
-            UntoldError: there is none.
+            ApiError: JetStream answered with an error.
+            UntoldError: there is no answer.
         """
         client = self._client
         assert client is not None
@@ -192,15 +193,15 @@ class NatsSubject:
 
     @property
     def present_streams(self) -> list[StreamView]:
-        """Those of them that exist."""
+        """Those of the group's streams that exist."""
         return [view for view in self.own_streams.values() if view is not None]
 
     @cached_property
     def target_streams(self) -> dict[str, StreamView | None]:
-        """Subject -> its stream, of those that the doctor was asked to look at.
+        """Subject -> its stream, for the subjects that the doctor was asked to look at.
 
         Raises:
-            UntoldError: none was named.
+            UntoldError: the request names no subject.
         """
         if not self.request.targets:
             raise UntoldError("no target was named", "--target TOPIC, once for each")
@@ -211,10 +212,10 @@ class NatsSubject:
         return found
 
     def monitored(self, path: str) -> Mapping[str, Any]:
-        """Return what the monitoring port says.
+        """Return the answer of the monitoring port.
 
         Raises:
-            UntoldError: there is none.
+            UntoldError: the port is not known, or cannot be read.
         """
         url = self.request.monitor_url.rstrip("/")
         if not url:

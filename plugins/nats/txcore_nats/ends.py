@@ -1,7 +1,8 @@
-"""Where a log of a replicated stream ends: a marker of ours is appended, and its place is the answer.
+"""The end of a log in a replicated stream: txcore appends a marker, and the end is after it.
 
-A leader that was replaced while it was frozen reports an old end until it learns of that. A marker is acknowledged only
-after a majority has stored it. It is known by a header, and no reader of ours returns it.
+A leader that was replaced while it was frozen reports an old end until it learns of the new leader. A marker is
+acknowledged only after a majority has stored it. Readers recognize it by a header, and txcore's readers never return
+it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
     from txcore_nats.shared import Shared
 
 HEADER_END: Final = "txcore-end"
-"""A header of every marker; no other record of ours has it."""
+"""A header of every marker; no other record of txcore has it."""
 AUTHOR: Final = "txcore_nats"
 NONCE: Final = AUTHOR.encode().ljust(ID_BYTES, b"\0")
-"""In the place of a transaction id, for readers that do not know markers; nothing is ever looked up by it."""
+"""A constant in the place of a transaction id, for readers that do not know markers; no record is looked up by it."""
 
 
 def is_end_marker(headers: Mapping[str, str] | None) -> bool:
-    """Say whether the record with these headers marks an end and holds nothing else."""
+    """Return whether a record with these headers is a marker."""
     return headers is not None and HEADER_END in headers
 
 
 def is_stored_end_marker(message: Mapping[str, Any]) -> bool:
-    """Say whether the *message* of a STREAM.MSG.GET answer is a marker."""
+    """Return whether the *message* of a STREAM.MSG.GET answer is a marker."""
     return is_end_marker(parse_headers(base64.b64decode(message.get("hdrs") or "")))
 
 
@@ -43,8 +44,8 @@ async def append_marker(shared: Shared, names: GroupNames, kind: LogKind, partit
     """Append a marker to a log and return its sequence.
 
     Raises:
-        ConfigError: this user may not publish there.
-        BackendTimeoutError, BackendUnavailableError: it was not acknowledged.
+        ConfigError: this user may not publish to the log.
+        BackendTimeoutError, BackendUnavailableError: the marker was not acknowledged.
     """
     subject = names.subject(kind, partition)
     if kind is LogKind.OP:

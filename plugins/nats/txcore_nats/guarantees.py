@@ -1,4 +1,4 @@
-"""What NATS JetStream promises under txcore, said for `docs/guarantees.md`."""
+"""The guarantees of NATS JetStream under txcore, for `docs/guarantees.md`."""
 
 from __future__ import annotations
 

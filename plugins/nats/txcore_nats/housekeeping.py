@@ -1,11 +1,13 @@
 """Removes decided halves and ops that are before the checkpoint and older than `keep_s`, partition by partition.
 
-When the half log is half full, decided halves go whatever their age, so that it is not full of them. Nothing else is
-ever removed, and nothing by age alone. A half that stays has all its ops: it is at or after the checkpoint,
-where the checkpoint vouches for that, or is younger than `keep_s`, and so are its ops. CLAIMs stay, so
-that a reader from the beginning knows the token in force. A parked record goes once its transaction has a final op, or
-once a CLOSED record follows it; the others stay visible, and can be resumed, without half and ops. Ops go only
-after every old parked record was looked at, however many runs that takes: else an entry would outlive its end.
+While the half log is more than half full, decided halves are removed at any age, so that they do not fill it. No other
+record is ever removed, and none by age alone. A half that stays has all its ops. Either it is at or after the
+checkpoint, which guarantees this, or it is younger than `keep_s`, and so are its ops. CLAIMs stay, so that a reader
+from the beginning knows the token in force.
+
+A parked record is removed after its transaction has a final op, or after a CLOSED record follows it. The others stay
+visible, and can be resumed, without half and ops. Ops are removed only after every old parked record was checked, in as
+many runs as needed: else a parked record would remain after the op that ended it.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ RUNS_PER_KEEP: Final = 100
 RUN_EVERY_MIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 5.0
 FULL_SHARE: Final = 0.5
-"""Share of its `max_bytes` from which on a half log keeps no decided halves."""
+"""Share of its `max_bytes` above which a half log keeps no decided halves."""
 PARKED_COUNT_MAX: Final = 1_000
-"""Most parked records that one run looks at; the next run continues there."""
+"""Most parked records that one run checks; the next run continues there."""
 
 
 @dataclass(slots=True)
 class _Pass:
-    """One look at a partition's parked records, over several runs.
+    """One check of all parked records of a partition, over several runs.
 
     Attributes:
-        before: The ops before this position go once the pass is over.
-        sequence: Where the next run continues.
-        open: The records that stay so far, per transaction: their generations and sequences.
+        before: The ops before this position are removed after the pass.
+        sequence: The sequence at which the next run continues.
+        open: The checked records that stay, by transaction: their generations and sequences.
     """
 
     before: int
@@ -53,7 +55,7 @@ class _Pass:
 
 
 class Housekeeper:
-    """Cleans the partitions whose checkpoints this backend writes. On the loop's thread."""
+    """The cleaner of the partitions whose checkpoints this backend writes. On the loop's thread."""
 
     def __init__(self, loop: LoopThread, api: Api, options: Options, clock: Clock) -> None:
         self._loop = loop
@@ -65,7 +67,7 @@ class Housekeeper:
         self._passes: dict[tuple[str, int], _Pass] = {}
 
     def checkpointed(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
-        """A checkpoint is stored: clean the partition, if that was long ago."""
+        """Clean the partition of a stored checkpoint, if the last cleaning was long ago."""
         now_s = self._clock.elapsed_s()
         key = (names.group, partition)
         if now_s >= self._next_s.get(key, 0.0):
@@ -76,10 +78,10 @@ class Housekeeper:
             self._loop.spawn(self._guarded(names, self.relieve(names, partition, checkpoint)))
 
     async def clean(self, names: GroupNames, partition: int, checkpoint: Checkpoint) -> None:
-        """Remove what is decided and old.
+        """Remove decided and old records.
 
         Raises:
-            TxcoreError: the broker was not reached, or does not permit it; what was removed was removed rightly.
+            TxcoreError: the broker was not reached, or does not permit it; records removed before it need no undo.
         """
         since = datetime.fromtimestamp(self._clock.wall_ms() / 1000 - self._keep_s, UTC)
         op_stream = names.stream(LogKind.OP)
@@ -116,7 +118,7 @@ class Housekeeper:
             _log.info("nats.cleaning_failed", extra={"group": names.group, "reason": str(error)})
 
     async def _first_since(self, stream: str, subject: str, since: datetime) -> int:
-        """Return the sequence from which on messages are younger than *since*, as reported to a new consumer."""
+        """Return the sequence of the first message younger than *since*, as the server reports it to a new consumer."""
         config = {
             "deliver_policy": "by_start_time",
             "opt_start_time": since.isoformat().replace("+00:00", "Z"),
@@ -134,7 +136,7 @@ class Housekeeper:
             await self._api.call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": before})
 
     async def _clean_parked(self, names: GroupNames, partition: int, since: datetime, looking: _Pass) -> bool:
-        """Remove parked records whose transactions have ended; returns whether all old ones were looked at."""
+        """Remove parked records whose transactions have ended; return whether all old ones were checked."""
         stream, subject = names.stream(LogKind.PARKED), names.subject(LogKind.PARKED, partition)
         for _ in range(PARKED_COUNT_MAX):
             message = await self._message(stream, {"seq": looking.sequence, "next_by_subj": subject})
@@ -145,9 +147,10 @@ class Housekeeper:
         return False
 
     async def _clean_up_to(self, names: GroupNames, partition: int, message: dict[str, Any], looking: _Pass) -> None:
-        """Remove what may go now that *message* was read.
+        """Remove the parked records that *message* shows to be ended: itself, or those that it closes.
 
-        A CLOSED record goes last, and what stays is noted after that: a run that fails here is repeated whole.
+        A CLOSED record is removed last, and the records that stay are remembered after that. So a run that fails here
+        can repeat all of it.
         """
         stream, sequence = names.stream(LogKind.PARKED), int(message["seq"])
         if is_stored_end_marker(message):
@@ -187,7 +190,7 @@ class Housekeeper:
             await self._api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True})
         except ApiError:
             if await self._message(stream, {"seq": sequence}) is not None:
-                raise  # Else it went with an earlier try whose answer was lost.
+                raise  # Else an earlier try, whose answer was lost, has removed the message.
 
     async def _message(self, stream: str, request: dict[str, Any]) -> dict[str, Any] | None:
         try:

@@ -1,6 +1,6 @@
-"""Looking up what holds the place of an op: one by one, or the places of many releases with one request.
+"""Look-ups of the message that has the place of an op: one by one, or for many releases with one request.
 
-Everything runs on the loop's thread.
+All of it runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from txcore_nats.publishing import End, Publisher, Sending
 _log = logging.getLogger("txcore.nats")
 
 TOGETHER_COUNT_MAX: Final = 500
-"""Places asked for with one request; the server answers for 1,024 at most."""
+"""Most subjects in one request; the server answers for 1,024 at most."""
 
 
 class LookUps:
-    """Asks for the last message on subjects of op streams; a replica may answer only where there is but one."""
+    """Requests for the last message on subjects of op streams; a replica may answer only if there is just one."""
 
     def __init__(self, options: Options, publisher: Publisher, groups: Groups) -> None:
         self._options = options
@@ -44,7 +44,7 @@ class LookUps:
         self._is_refused = False
 
     def find(self, names: GroupNames, subject: str, deadline_s: float, end: End) -> None:
-        """Find the last message on *subject*; *end* takes what was `Found`, or None."""
+        """Find the last message on *subject*; *end* takes it as `Found`, or None."""
         prefix, stream = self._options.api_prefix, names.op_stream
         if self._groups.is_direct(names.group):
             sending = Sending(f"{prefix}.DIRECT.GET.{stream}.{subject}", b"", "", deadline_s, end, read=read_direct)
@@ -54,7 +54,7 @@ class LookUps:
         self._publisher.send(sending)
 
     def find_many(self, names: GroupNames, wanted: Sequence[tuple[str, End]], deadline_s: float) -> None:
-        """Find the last message on each subject, with few requests where the server can."""
+        """Find the last message on each subject, with few requests if the server supports this."""
         if len(wanted) > 1 and not self._is_refused and self._groups.takes_many(names.group):
             for first in range(0, len(wanted), TOGETHER_COUNT_MAX):
                 self._find_together(names, wanted[first : first + TOGETHER_COUNT_MAX], deadline_s)
@@ -82,7 +82,7 @@ class LookUps:
 
         def ended(status: Status, error: TxcoreError | None, is_complete: Any) -> None:
             if isinstance(error, MessageRejectedError):
-                # An older server holds the stream, or the user may only ask for single places.
+                # The server that holds the stream is older, or the user may only ask for single messages.
                 self._is_refused = True
                 _log.info("nats.single_lookups", extra={"reason": str(error)})
                 is_complete = False

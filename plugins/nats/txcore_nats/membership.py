@@ -1,10 +1,10 @@
 """Ownership of partitions: members that keep a heartbeat in the group's bucket, and one key per partition.
 
-`own.member.<id>` is rewritten with every beat; empty, it says that the member has left. `own.lease.<partition>` names
-the partition's owner and changes by compare-and-set only. Each member follows both and acts on what it sees: a member
-whose beats stopped for `lease_s` is gone, by the clock of each observer; its partitions are taken by members with
-fewer than their share. A member with more gives the last ones up. A member that does not do so in time, or has not
-polled for long, loses them. All this is a hint; CLAIM records are the truth.
+Each heartbeat rewrites `own.member.<id>`; an empty value means that the member has left. `own.lease.<partition>` names
+the partition's owner and changes by compare-and-set only. Each member follows both keys and acts on them. A member
+without heartbeats for `lease_s`, by the clock of each observer, is gone, and members with fewer partitions than their
+share take its partitions. A member with more than its share gives the last ones up. A member that does not do so in
+time, or has not polled for long, loses them. All this is a hint; CLAIM records decide.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _log = logging.getLogger("txcore.nats")
 
 BEATS_PER_LEASE: Final = 4
 STAND_BACK_S: Final = 0.5
-"""Time, in seconds, for which a member leaves to others a partition that it gave up."""
+"""Time, in seconds, for which a member does not take again a partition that it gave up."""
 FORGET_LEASES: Final = 20
-"""Silence, in leases, after which a member is removed from the bucket."""
+"""Time without a heartbeat, in leases, after which a member is removed from the bucket."""
 
 
 class Lease:
-    """What a partition's key says: the owner's id, "" for no owner, and the key's revision."""
+    """The content of a partition's key: the owner's id, "" for no owner, and the key's revision."""
 
     __slots__ = ("owner", "revision")
 
@@ -44,7 +44,7 @@ class Lease:
 
 
 class Membership:
-    """Follows the bucket, beats, and takes or gives up partitions. On the loop's thread; a `Receiver`."""
+    """One member: follows the bucket, sends heartbeats, takes and gives up partitions. On the loop; a `Receiver`."""
 
     def __init__(self, shared: Shared, holdings: Holdings, group: str, member: str, identity: str) -> None:
         self._shared = shared
@@ -81,7 +81,7 @@ class Membership:
         self._step()
 
     def close(self, timeout_s: float, closing: Future[None]) -> None:
-        """Leave: free what is held and say good-bye; *closing* is done when both are stored, or the time is over."""
+        """Free all held partitions and leave; *closing* is done when this is stored, or after *timeout_s*."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -113,7 +113,7 @@ class Membership:
 
         loop.call_later(timeout_s, overdue)
 
-    # -- what the bucket says ---------------------------------------------------------------------------------------
+    # -- reading of the bucket --------------------------------------------------------------------------------------
 
     def received(self, message: Any, sequence: int, appended_ms: int) -> None:  # noqa: ARG002
         """See `Receiver`."""
@@ -131,17 +131,17 @@ class Membership:
         self._step_soon()
 
     def lost(self, asked: int, first: int | None) -> None:
-        """See `Receiver`; cannot happen to keys."""
+        """See `Receiver`; never called for keys."""
 
     def failed(self, error: TxcoreError) -> None:
         """See `Receiver`."""
         _log.info("nats.claim_not_reading", extra={"group": self._group, "reason": str(error)})
 
     def has_room(self) -> bool:
-        """See `Receiver`; what arrives is applied at once."""
+        """See `Receiver`; always true, as each message is applied at once."""
         return True
 
-    # -- what is done about it ----------------------------------------------------------------------------------------
+    # -- changes of ownership -----------------------------------------------------------------------------------------
 
     def _found(self, error: TxcoreError | None) -> None:
         if self._is_over:
@@ -225,7 +225,7 @@ class Membership:
         self._forget_dead(alive, now_s)
 
     def _take(self, counts: dict[str, int], wanted: int) -> None:
-        """Write this member's name over free leases while some are wanted, and free those that name it in vain."""
+        """Take free leases while more are wanted, and free leases that name this member but are not held."""
         held = self._holdings.held
         for partition in range(self._count):
             if partition in held or partition in self._writing:
@@ -277,7 +277,7 @@ class Membership:
         return alive | {self._identity}
 
     def _forget_dead(self, alive: set[str], now_s: float) -> None:
-        """Remove keys of members that are long gone; one of the living does it."""
+        """Remove the keys of members that left long ago; only the living member with the lowest id does it."""
         if self._identity != min(alive):
             return
         assert self._names is not None
@@ -299,7 +299,7 @@ def _lease(owner: str) -> bytes:
 
 
 def _share(counts: dict[str, int], identity: str, partition_count: int) -> int:
-    """Return how many partitions fall to a member; the members that hold most keep the odd ones, so that few move."""
+    """Return the number of partitions for a member; members that hold most get the odd ones, so that few move."""
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
     base, odd = divmod(partition_count, len(ranked))
     return base + (ranked.index(identity) < odd)

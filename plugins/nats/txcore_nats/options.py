@@ -1,4 +1,4 @@
-"""What a `nats://` URL may say, the capabilities that follow, and the names of a group's streams and subjects."""
+"""The options of a `nats://` URL, the capabilities that follow, and the names of a group's streams and subjects."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NOTE_SIZE_MAX: Final = 32_000
 EXPIRY_TICK_S: Final = 0.05
 """Resolution of deadlines, in seconds; an item may be settled this much later than its delivery timeout."""
 UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
-"""Ops that share one subject per transaction, where each is a compare-and-set on the one before it."""
+"""Kinds of ops that share one subject for each transaction; each op is a compare-and-set on the one before it."""
 RELEASES: Final = ("plain", "atomic")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 CLOCK_SKEW_MAX_S: Final = 10.0
-"""Largest difference of clocks, in seconds, that shortens no immunity: streams of one group may have leaders on
+"""Largest difference of clocks, in seconds, that does not shorten an immunity: streams of one group may have leaders on
 different nodes."""
 
 
@@ -37,26 +37,26 @@ class Options:
     """One backend's settings; each field from `partitions` on is an option of the URL.
 
     Attributes:
-        servers: Where to connect; others that these report are tried too.
-        partitions: Of a group that is made without a number; 1 to 256.
-        delivery_timeout_s: From handing an item over to its being settled; 0.1 to 60.
+        servers: Addresses to connect to; the client also tries servers that these report.
+        partitions: Partitions of a group that is created without a number; 1 to 256.
+        delivery_timeout_s: Longest time from handing an item over until it is settled; 0.1 to 60.
         control_timeout_s: How long a control call waits for the broker; 0.1 to 60.
         connect_timeout_s: How long one attempt to connect may take; 0.1 to 60.
         ping_interval_s: A connection whose pings stay unanswered for two intervals is given up; 0.5 to 600.
-        lease_s: A member of a group that was silent for so long has lost its partitions; 0.5 to 600.
-        keep_s: How long decided halves and their ops are kept before the checkpoint; 10 to 31,536,000.
-        replicas: Of each stream; 0 takes what exists and makes one.
-        half_bytes_max: Size at which the half log refuses; 0 for no bound but the account's, -1 takes what exists and
-            makes 1 GiB.
+        lease_s: A member of a group that is silent for so long loses its partitions; 0.5 to 600.
+        keep_s: How long decided halves and ops before the checkpoint are kept; 10 to 31,536,000.
+        replicas: Replicas of each stream; 0 accepts the number of an existing stream and creates one replica.
+        half_bytes_max: Size at which the half log refuses; 0 for no bound but the account's, -1 accepts the bound of an
+            existing stream and creates one with 1 GiB.
         body_size_max: Largest encoded half; the server's `max_payload` must leave room above it.
         duplicate_window_s: For how long target streams must drop repeated ids; 0 if none needs to.
         release: "plain" (targets, then op) or "atomic" (both in one batch, NATS 2.12).
         stream: For `release=atomic`: the stream that holds the targets and takes the ops; "txcore" unless given.
-        domain: JetStream domain, where the streams are in another one than the connection's.
+        domain: JetStream domain of the streams, if it is not the connection's.
         tls: Demand an encrypted connection; implied by the next four.
         tls_ca, tls_cert, tls_key: PEM files: authorities to trust, and the client's certificate with its key.
-        tls_hostname: The name that the server's certificate must have, where it is not the URL's.
-        tls_first: Encrypt before the server has said a word (`handshake_first`).
+        tls_hostname: The name that the server's certificate must have, if it is not the URL's.
+        tls_first: Encrypt before the server sends anything (`handshake_first`).
         creds: A credentials file (JWT and key).
         nkey_seed: A file that holds an nkey seed.
     """
@@ -90,12 +90,12 @@ class Options:
 
     @property
     def api_prefix(self) -> str:
-        """Where requests to JetStream go."""
+        """The prefix of subjects for requests to JetStream."""
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
 
     @property
     def is_atomic(self) -> bool:
-        """Targets and op are stored in one batch."""
+        """Whether targets and op are stored in one batch."""
         return self.release == "atomic"
 
 
@@ -142,7 +142,7 @@ def parse_url(url: str, options: Mapping[str, str]) -> Options:
 
 
 def capabilities_of(options: Options) -> Capabilities:
-    """Return what a backend with these options promises."""
+    """Return the capabilities of a backend with these options."""
     return Capabilities(
         atomic_release=options.is_atomic,
         resolution_is_unique=True,
@@ -172,7 +172,7 @@ class GroupNames:
         self.group = group
         self.token = _token(group)
         self.op_stream = options.stream if options.is_atomic else f"{NAME_PREFIX}_{self.token}_op"
-        #: Ops and parked records; in a shared stream under a prefix that all groups of the stream have in common.
+        #: Prefix of ops and parked records; in a shared stream it begins with the same prefix for all groups.
         self._prefix = (
             f"{shared_prefix(options.stream)}.{self.token}" if options.is_atomic else f"{NAME_PREFIX}.{self.token}"
         )
@@ -209,7 +209,7 @@ class GroupNames:
         return f"{self._prefix}.op.{partition}.claim"
 
     def fence_subject(self, partition: int) -> str:
-        """Return the subject of records that hold no op, but an expectation about the newest CLAIM."""
+        """Return the subject of records without an op that carry an expectation about the newest CLAIM."""
         return f"{self._prefix}.op.{partition}.fence"
 
     def op_subject(self, partition: int, kind: int, transaction_id: bytes) -> str:
@@ -234,12 +234,12 @@ class GroupNames:
 
 
 def shared_prefix(stream: str) -> str:
-    """Return what the subjects of all our records in a stream of the user's begin with."""
+    """Return the common prefix of the subjects of txcore's records in a user's stream."""
     return f"{SHARED_PREFIX}.{stream}"
 
 
 def _token(group: str) -> str:
-    """Return *group* as one token of a subject and a part of a stream's name; what these cannot hold becomes `=XX`.
+    """Return *group* as one token of a subject and a part of a stream's name; each byte not allowed becomes `=XX`.
 
     Raises:
         ConfigError: the name is empty or too long.

@@ -1,4 +1,4 @@
-"""Membership as the port has it: events in one direction, checkpoints and giving up in the other."""
+"""Membership in the form of the port: events to the checker; checkpoints and give_up from the checker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LeaseClaim:
         return self._holdings.take_events()
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
-        """See `Claim.checkpoint`; a plain put: the last one written holds, from any writer."""
+        """See `Claim.checkpoint`; a plain put: the last one written is in force, from any writer."""
         self._require_open()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
@@ -65,7 +65,7 @@ class LeaseClaim:
         return future
 
     def give_up(self, partition: int) -> None:
-        """See `Claim.give_up`; the others see it at once."""
+        """See `Claim.give_up`; the other members see it at once."""
         self._require_open()
         if self._holdings.give_up(partition):
             self._shared.loop.call(lambda: self._membership.give_back(partition))

@@ -1,8 +1,9 @@
 """Publishing with asynchronous answers: every message handed over ends exactly once, within its deadline.
 
-It knows subjects, a window, answers and deadlines, not halves or ops. Nothing is ever sent twice, and nothing waits in
-a buffer for the next connection: what was handed to a connection that is lost is unknown, what was not goes out on the
-next one, or ends as not sent. Everything runs on the loop's thread.
+The publisher handles subjects, a window, answers and deadlines, not halves or ops. No message is ever sent twice. A
+message handed to a connection that is then lost is unknown; it does not wait in a buffer for the next connection. A
+message not yet handed to a connection is sent on the next one, or ends as not sent. All of it runs on the loop's
+thread.
 """
 
 from __future__ import annotations
@@ -31,29 +32,30 @@ from txcore_nats.options import EXPIRY_TICK_S
 _log = logging.getLogger("txcore.nats")
 
 WINDOW_COUNT: Final = 4_000
-"""Messages that may wait for their answers."""
+"""Most messages that may wait for their answers."""
 WRITE_BYTES: Final = 64 << 10
-"""Bytes written at once; the server reads them while the next ones are made."""
+"""Bytes written at once; the server reads them while the next ones are prepared."""
 WAITING_COUNT_MAX: Final = 50_000
-"""Messages that may wait for the connection or the window."""
+"""Most messages that may wait for the connection or the window."""
 WAITING_BYTES_MAX: Final = 256 << 20
 
 
 class NoStreamError(BackendUnavailableError):
-    """No stream took the message: certainly not stored. There is none for the subject, or it has no leader now."""
+    """No stream took the message: certainly not stored. The subject has no stream, or the stream has no leader now."""
 
 
 End = Callable[[Status, TxcoreError | None, Any], None]
-"""Takes what became of a message: DURABLE with the `Ack`, or for a look-up with what was `Found`, or None; REFUSED and
-UNKNOWN with the error, and the `Ack` that brought it, if any."""
+"""A function that takes the end of a message: DURABLE with its answer; REFUSED or UNKNOWN with the error, and with the
+`Ack` that brought it, if any. The answer is the `Ack` of a publish, or the `Found` of a look-up (None: no message)."""
 
 
 Read = Callable[[str, Mapping[str, str] | None, bytes], tuple[Status, TxcoreError | None, Any] | None]
-"""Makes of an answer (the subject that it answers, its headers, its body) what `End` takes; None if more is to come."""
+"""A function that turns an answer (the subject it answers, its headers, its body) into the arguments of `End`; it
+returns None if more answers follow."""
 
 
 class Sending:
-    """One message on its way; a look-up, whose answer is a message; or a part of what is answered as a whole."""
+    """One message under way; or a look-up, whose answer is a message; or a part of a batch with one answer."""
 
     __slots__ = ("body", "deadline_s", "end", "headers", "is_answered", "is_sent", "read", "subject", "token")
 
@@ -79,19 +81,19 @@ class Sending:
         self.token = b""
 
     def take_back(self) -> bool:
-        """Say whether it has not ended yet; it ends no more."""
+        """Cancel the end of this message; return False if it has ended already."""
         end, self.end = self.end, None
         return end is not None
 
     def settle(self, status: Status, error: TxcoreError | None = None, answer: Any = None) -> None:
-        """End it, once; later answers are dropped."""
+        """End this message, once; later answers are dropped."""
         end, self.end = self.end, None
         if end is not None:
             end(status, error, answer)
 
 
 class Publisher:
-    """All publishes of one backend, with a window, a bound on what waits, and deadlines."""
+    """All publishes of one backend, with a window, a bound on waiting messages, and deadlines."""
 
     def __init__(self, loop: LoopThread, clock: Clock) -> None:
         self._loop = loop
@@ -111,7 +113,7 @@ class Publisher:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits, nothing is unanswered, and nothing is held back."""
+        """Whether no message waits, is unanswered or is held back."""
         return not (self._in_flight or self._waiting or self._held)
 
     def send(self, sending: Sending) -> None:
@@ -130,13 +132,13 @@ class Publisher:
             self._room.set()
 
     def hold(self, deadline_s: float, end: End) -> Sending:
-        """Return something that ends as not sent at its deadline, unless `take_back` comes first."""
+        """Return a placeholder that ends as not sent at its deadline, unless `take_back` is called before."""
         held = Sending("", b"", "", deadline_s, end)
         self.watch(held)
         return held
 
     async def up(self, client: LinkClient) -> None:
-        """A new connection is open."""
+        """Begin to send on a new connection."""
         self._inbox = client.new_inbox()
         await client.take(self._inbox, self._answered)
         self._client = client
@@ -144,7 +146,7 @@ class Publisher:
         self._pump = self._loop.spawn(self._pump_out(client))
 
     def down(self, error: TxcoreError) -> None:
-        """The connection is gone: what was sent may be stored; what waits, waits on until its deadline."""
+        """End all sent messages as UNKNOWN after the connection was lost; the others wait until their deadlines."""
         self._client = None
         if self._pump is not None:
             self._pump.cancel()
@@ -155,7 +157,7 @@ class Publisher:
             sending.settle(Status.UNKNOWN, error)
 
     def refused(self, text: str) -> None:
-        """The server does not permit a subject; its messages stay without an answer. *text* has it in lower case."""
+        """Refuse the messages for a subject that the server does not permit, and *text* names in lower case."""
         for token, sending in list(self._in_flight.items()):
             if f'publish to "{sending.subject.lower()}"' in text:
                 del self._in_flight[token]
@@ -164,7 +166,7 @@ class Publisher:
                 sending.settle(Status.REFUSED, error)
 
     def fail_all(self, error: TxcoreError) -> None:
-        """Settle everything now, and whatever is still handed over, too."""
+        """Settle all messages now, and all that are handed over later at once."""
         self._end_error = error
         self.down(error)
         while self._waiting:
@@ -182,10 +184,10 @@ class Publisher:
             elif client.is_connected:
                 await self._write(client)
             else:
-                self._client = None  # nothing of what waits was written: it goes out with the next connection
+                self._client = None  # no waiting message was written: they are sent on the next connection
 
     async def _write(self, client: LinkClient) -> None:
-        """Write what waits, as much as is good to write at once."""
+        """Write waiting messages, up to `WRITE_BYTES` and the window."""
         commands: list[bytes] = []
         written: list[Sending] = []
         size = 0
@@ -199,7 +201,7 @@ class Publisher:
                 written.append(sending)
         try:
             await client.write(b"".join(commands))
-        except Exception as error:  # noqa: BLE001 - whatever the driver does, the next message must go out
+        except Exception as error:  # noqa: BLE001 - after any error of the driver the next message must be sent
             _log.exception("nats.publish_error")
             for sending in written:
                 self._in_flight.pop(sending.token, None)
@@ -210,7 +212,7 @@ class Publisher:
                     sending.settle(Status.DURABLE)
 
     def _encode(self, sending: Sending) -> bytes | None:
-        """Return what is to be written, and expect its answer; None if it cannot be sent: it is settled."""
+        """Return the command of a message, and expect its answer; settle it and return None if it cannot be sent."""
         self._count += 1
         token = str(self._count)
         reply = f"{self._inbox}.{token}" if sending.is_answered else ""
@@ -242,11 +244,11 @@ class Publisher:
                 if self._waiting:
                     self._room.set()
                 sending.settle(*answer)
-        except Exception:  # noqa: BLE001 - one failing taker must not take the others along
+        except Exception:  # noqa: BLE001 - a failing callback must not affect the others
             _log.exception("nats.answer_error")
 
     def watch(self, sending: Sending) -> None:
-        """Hold *sending* to its deadline, though it is not to be sent yet."""
+        """End *sending* at its deadline, although it is not handed to `send` yet."""
         self._held.add(sending)
         self._start_clock()
 
@@ -256,7 +258,7 @@ class Publisher:
             self._loop.loop.call_later(EXPIRY_TICK_S, self._look_at_clock)
 
     def _look_at_clock(self) -> None:
-        """End what is past its deadline: one timer serves all, as long as there is something."""
+        """End the messages past their deadlines; one timer serves all, while there are any messages."""
         now_s = self._clock.elapsed_s()
         of_all = chain(self._in_flight.values(), self._waiting, self._held)
         try:
@@ -272,7 +274,7 @@ class Publisher:
                 self._start_clock()
 
     def _expire(self, sending: Sending) -> None:
-        # What has expired counts no more: a server that does not answer must not use up the window.
+        # Expired messages do not count any more: a server that does not answer must not fill the window.
         self._in_flight.pop(sending.token, None)
         self._room.set()
         if sending.is_sent:

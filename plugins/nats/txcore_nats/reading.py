@@ -27,13 +27,13 @@ ROOM_BYTES: Final = 16 << 20
 FIRST_READ_WAIT_S: Final = 1.0
 FETCH_AT_ONCE_MAX: Final = 16
 LOOK_EVERY_S: Final = 0.05
-"""Pause, in seconds, between two looks for records that never arrive, while others are on their way."""
+"""Pause, in seconds, between two checks for records that never arrive, while others still arrive."""
 AGAIN_S: Final = 2.0
-"""Time, in seconds, after which a marker counts as removed, if nothing else is on its way."""
+"""Time, in seconds, after which a marker counts as removed, if no other record arrives."""
 
 
 class LogReader:
-    """The port's Reader on one log. Comes back by itself after a lost connection."""
+    """The port's Reader on one log. It continues by itself after a lost connection."""
 
     def __init__(self, shared: Shared, group: str, kind: LogKind, partition: int, start: Position | None) -> None:
         self._shared = shared
@@ -42,7 +42,7 @@ class LogReader:
         self._partition = partition
         self._start = start
         self._records: deque[LogRecord] = deque()
-        self._bytes_in = 0  # counted by the loop's thread, the next by the reader's
+        self._bytes_in = 0  # counted by the loop's thread; the next one by the reader's thread
         self._bytes_out = 0
         self._error: TxcoreError | None = None
         self._is_lost = False
@@ -50,12 +50,12 @@ class LogReader:
         self._is_thirsty = False
         self._is_known = threading.Event()
         self._next = 0 if start is None else int(start)  # after the last record that was returned
-        self._got = self._next - 1  # the last record that arrived; this and the next five are the loop's
+        self._got = self._next - 1  # the last record that arrived; this and the next five belong to the loop
         self._end = 0  # the furthest end that was returned
-        self._is_replicated = False  # as far as it is known: a leader may be deposed without knowing it
+        self._is_replicated = False  # only as last reported: a leader may be deposed without knowing it
         self._is_asking = False
-        self._late: list[Future[Position]] = []  # asked since that question was sent
-        self._ends: set[Future[Position]] = set()  # without an answer yet
+        self._late: list[Future[Position]] = []  # asked since the current question was sent
+        self._ends: set[Future[Position]] = set()  # questions without an answer yet
         self._is_looking = False
         self._clear = 0  # every record before it has arrived; written by the loop
         self._tail: Tail | None = None
@@ -63,11 +63,11 @@ class LogReader:
         shared.loop.call(self._open)
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
-        """Return what has arrived."""
+        """Return the records that have arrived."""
         if self._is_closed:
             raise ClosedError("this reader is closed")
         if not self._is_known.is_set():
-            # Only where the group was never met: that it does not exist is then known in time.
+            # Only if the group is not known yet: so a missing group is reported by the first read.
             self._is_known.wait(FIRST_READ_WAIT_S)
         records = self._records
         if not records and self._error is not None:
@@ -87,7 +87,7 @@ class LogReader:
         return taken
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
-        """Re-read single records."""
+        """Read single records again."""
         future: Future[Mapping[Position, LogRecord]] = Future()
         future.set_running_or_notify_cancel()
         shared = self._shared
@@ -108,17 +108,17 @@ class LogReader:
     @property
     def passed(self) -> Position:
         """See `Reader.passed`."""
-        clear, records = self._clear, self._records  # In this order: what is clear has arrived before it is said.
+        clear, records = self._clear, self._records  # In this order: `_clear` is set after the arrival.
         return records[0].position if records else Position(max(clear, self._next))
 
     def end(self) -> Future[Position]:
-        """See `Reader.end`: after the stream's last message, or where it is replicated, after a marker in the log."""
+        """See `Reader.end`: after the stream's last message, or after a marker in the log if it is replicated."""
         if self._is_closed:
             raise ClosedError("this reader is closed")
         asked: Future[Position] = Future()
         asked.set_running_or_notify_cancel()
         self._ends.add(asked)
-        if self._is_closed:  # by its backend, since the call began
+        if self._is_closed:  # by the backend, since the call began
             self._fail_ends()
         self._shared.loop.call(lambda: self._ask_end(asked))
         return asked
@@ -136,7 +136,7 @@ class LogReader:
     def received(self, message: Any, sequence: int, appended_ms: int) -> None:
         """See `Receiver`."""
         if self._error is not None:
-            self._error = None  # it is over; no caller has asked meanwhile
+            self._error = None  # the trouble is over, and no caller has read meanwhile
         self._got = sequence
         if is_end_marker(message.headers):
             self._clear = max(self._clear, sequence + 1)
@@ -167,7 +167,7 @@ class LogReader:
             self._shared.loop.spawn(self._answer_ends())
 
     async def _answer_ends(self) -> None:
-        """Answer all that wait, and those that come meanwhile with a question of their own."""
+        """Answer all waiting questions together, and then those asked meanwhile."""
         while self._late:
             asking, self._late = self._late, []
             try:
@@ -186,7 +186,7 @@ class LogReader:
         self._is_asking = False
 
     async def _find_end(self) -> int:
-        """Return where the log ends, as reported by a node that cannot be wrong about it."""
+        """Return the log's end, as reported by a node that certainly knows it."""
         names = self._shared.groups.names(self._group)
         info = await self._shared.api.call(f"STREAM.INFO.{names.stream(self._kind)}")
         self._is_replicated = info["config"].get("num_replicas", 1) > 1
@@ -197,7 +197,7 @@ class LogReader:
     def _fail_ends(self) -> None:
         closed = BackendUnavailableError("the reader was closed before the log's end was known")
         while self._ends:
-            with contextlib.suppress(InvalidStateError, KeyError):  # answered meanwhile
+            with contextlib.suppress(InvalidStateError, KeyError):  # it was answered meanwhile
                 self._ends.pop().set_exception(closed)
 
     def _answer(self, asked: Future[Position], settle: Callable[[], None]) -> None:
@@ -206,7 +206,7 @@ class LogReader:
         self._ends.discard(asked)
 
     async def _clear_up_to_end(self) -> None:
-        """Find the records before the end that never arrive, as they are of other logs or gone."""
+        """Find out which records before the end never arrive, as they are removed or belong to other logs."""
         seen = -1
         try:
             while self._clear < self._end and not self._is_closed and not self._is_lost:
@@ -225,9 +225,9 @@ class LogReader:
             self._is_looking = False
 
     async def _mark_again(self) -> None:
-        """Append one more marker if the last one does not arrive: with it, everything before it has arrived.
+        """Append one more marker if the last one does not arrive: all records before a marker arrive before it.
 
-        A deposed leader says of any record that there is none, so it is not asked.
+        The leader is not asked for records: a deposed leader may report that there is none.
         """
         got = self._got
         await asyncio.sleep(AGAIN_S)
@@ -237,7 +237,7 @@ class LogReader:
                 await append_marker(self._shared, names, self._kind, self._partition)
 
     async def _look_beyond(self) -> None:
-        """Ask for the log's next record; what the server has none of is not waited for."""
+        """Ask for the log's next record; the server answers at once if there is none."""
         shared, end, seen = self._shared, self._end, -1
         names = shared.groups.names(self._group)
         request = {"seq": max(self._got + 1, 1), "next_by_subj": names.subject(self._kind, self._partition)}
@@ -290,10 +290,10 @@ class LogReader:
         self._is_known.set()
 
     def _earlier(self) -> Sequence[Tail]:
-        """Return what must be brought before this log's first record: the halves, before the ops that close them.
+        """Return the tails that must deliver before this one: those of halves, before the ops that close them.
 
-        A reader of halves that was opened before a reader of ops is the one that its owner reads first. Without this,
-        a slow start of the first could let its owner believe that there are no halves.
+        An owner opens its reader of halves before its reader of ops, and reads it first. Without this order, a slow
+        start of the reader of halves could let its owner believe that there are no halves.
         """
         key = (self._group, self._partition)
         tails = [tail for tail in self._shared.half_tails.pop(key, []) if not tail.is_level.is_set()]
@@ -314,7 +314,7 @@ class LogReader:
     async def _fetch(
         self, names: GroupNames, kind: LogKind, partition: int, positions: Sequence[Position]
     ) -> dict[Position, LogRecord]:
-        """Return the records at *positions* that are there and belong to the log."""
+        """Return the records at *positions* that exist and belong to the log."""
         prefix = names.subject(kind, partition).removesuffix(">")
         limit = asyncio.Semaphore(FETCH_AT_ONCE_MAX)
 

@@ -1,7 +1,8 @@
 """One release: at most four steps, each after the answer to the one before.
 
-Look up what holds the transaction's final subject (before anything is published), publish the targets or the parked
-record, write the op after what was found there and nothing else, and when that place was taken meanwhile, look again.
+First the last op on the transaction's final subject is looked up, before any target is published. Then the targets or
+the parked record are published. The op is written only if it directly follows the op that was found. If another op was
+written meanwhile, it is looked up again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Settle = Callable[[Outcome], None]
 
 
 class Sender(Protocol):
-    """What a release is carried out by."""
+    """The part of the backend that carries out the steps of a release."""
 
     def send(self, sending: Sending) -> None:
         """Hand one message to the publisher."""
@@ -36,7 +37,7 @@ class Sender(Protocol):
     def send_op(
         self, names: GroupNames, partition: int, op: Op, deadline_s: float, end: End, *, expected: int | None = None
     ) -> None:
-        """Append an op; *expected* is the sequence of the message that it must directly follow on its subject."""
+        """Append an op; *expected* is the sequence of the message directly before it on its subject."""
 
     def look_up(self, names: GroupNames, subject: str, deadline_s: float, end: End) -> None:
         """Find the last message on a subject of the op stream."""
@@ -44,11 +45,11 @@ class Sender(Protocol):
     def explain(
         self, subject: str, error: TxcoreError, deadline_s: float, take: Callable[[Status, TxcoreError | None], None]
     ) -> None:
-        """Find out why no stream took a target: its stream is gone, or has no leader now."""
+        """Find out why no stream took a target: *take* gets REFUSED if it is in no stream any more, else UNKNOWN."""
 
 
 class Release:
-    """One resolution under way; settles exactly once."""
+    """One resolution under way; settled exactly once."""
 
     __slots__ = (
         "_attempts",
@@ -81,15 +82,15 @@ class Release:
 
     @property
     def looks_first(self) -> bool:
-        """Whether what holds the op's place must be looked up before anything is published."""
+        """Whether the last op on the final subject must be looked up before any message is published."""
         op = self._resolution.op
-        # A fresh ROLLBACK needs no look: nothing goes out before the op, and the op itself finds its place taken.
+        # A ROLLBACK of generation 0 needs no look-up: no message comes before its op, which is refused if it is late.
         is_alone = not self._resolution.targets and not self._resolution.parked
         return op is not None and op.kind in UNIQUE_KINDS and not (is_alone and not op.generation)
 
     @property
     def subject(self) -> str:
-        """The op's place."""
+        """The final subject of the transaction."""
         half = self._resolution.half
         return self._names.final_subject(half.partition, half.transaction_id)
 
@@ -100,21 +101,21 @@ class Release:
         else:
             self.publish()
 
-    # -- what holds the place ---------------------------------------------------------------------------------------
+    # -- the op found there -----------------------------------------------------------------------------------------
 
     def _look(self, end: End) -> None:
         self._sender.look_up(self._names, self.subject, self._deadline_s, end)
 
     def looked(self, status: Status, error: TxcoreError | None, found: Found | None) -> None:
-        """Take what holds the op's place, and the next step."""
+        """Take the last op on the final subject, and take the next step."""
         if status is not Status.DURABLE:
-            # Nothing was published, but nothing was refused either.
+            # No message was published, but no server refused one either.
             self._settle(Outcome(Status.UNKNOWN, _reached(error), missing=tuple(self._resolution.targets)))
         elif not self._is_superseded(found):
             self.publish()
 
     def _is_superseded(self, found: Found | None) -> bool:
-        """Settle if the record found supersedes the op; else remember it as the one that the op must follow."""
+        """Settle if *found* supersedes the op or cannot be read; else remember its sequence for the op to follow."""
         op = self._resolution.op
         assert op is not None
         if found is None:
@@ -138,7 +139,7 @@ class Release:
     # -- targets ----------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Send the targets or the parked record; the op follows."""
+        """Send the targets or the parked record; the op comes after their answers."""
         resolution = self._resolution
         half = resolution.half
         self._left = len(resolution.targets) + bool(resolution.parked)
@@ -160,7 +161,7 @@ class Release:
             self._sender.send(Sending(message.topic, message.body, header_lines(named), self._deadline_s, end))
 
     def _target_ended(self, index: int, status: Status, error: TxcoreError | None, _ack: Any) -> None:
-        """One target is confirmed, refused or unknown; *index* -1 is the parked record."""
+        """Take the end of one target, or of the parked record if *index* is -1."""
         if isinstance(error, NoStreamError) and index >= 0:
             topic = self._resolution.half.messages[index].topic
             self._sender.explain(topic, error, self._deadline_s, functools.partial(self._note, index))
@@ -173,7 +174,7 @@ class Release:
                 self._missing.append(index)
             if isinstance(error, BackendUnavailableError):
                 status = Status.UNKNOWN  # no server refused it
-            # An unknown target outweighs a refused one: only then nothing is claimed that is not so.
+            # An unknown target outweighs a refused one, as REFUSED would claim too much.
             if self._status is not Status.UNKNOWN:
                 self._status, self._error = status, error
         self._left -= 1

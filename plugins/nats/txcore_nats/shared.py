@@ -1,4 +1,4 @@
-"""What the parts of one backend share."""
+"""The shared parts of one backend."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from txcore_nats.tailing import Tail
 
 
 class Closable(Protocol):
-    """What ends with its backend."""
+    """An object that the backend closes with itself."""
 
     def close(self) -> None:
-        """End it; idempotent."""
+        """Close this object; idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One backend's thread, connection and what depends on them."""
+    """One backend's thread, its connection, and the parts that use them."""
 
     options: Options
     clock: Clock
@@ -34,6 +34,6 @@ class Shared:
     groups: Groups
     housekeeper: Housekeeper
     readers: set[Closable] = field(default_factory=set)
-    """Open readers; they end with their backend."""
+    """Open readers; the backend closes them with itself."""
     half_tails: dict[tuple[str, int], list[Tail]] = field(default_factory=dict)
-    """Readers of halves that have not brought yet what was in the log when they were opened, by partition."""
+    """Tails of halves, by group and partition, that may not have delivered all records from before their opening."""

@@ -1,4 +1,4 @@
-"""Following one filter of one stream: an ephemeral pull consumer that asks for no more than there is room for."""
+"""Following one filter of one stream: an ephemeral pull consumer that asks only for messages that have room."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ _IDLE: Final = "100"
 
 
 Take = Callable[[Any, int, int, int], None]
-"""Takes a message, its sequence, the time of its append, and how many are left after it."""
+"""A function that takes a message, its sequence, the time of its append, and the number of messages after it."""
 
 
 class Receiver(Protocol):
-    """Takes what a tail reads; on the loop's thread."""
+    """The receiver of the messages that a tail reads; on the loop's thread."""
 
     def received(self, message: Any, sequence: int, appended_ms: int) -> None:
-        """One of nats-py's messages, in log order, once; with its sequence and the broker's time of its append."""
+        """Take one of nats-py's messages, once and in log order, with its sequence and the broker's time of append."""
 
     def lost(self, asked: int, first: int | None) -> None:
-        """The record at the start is gone; nothing more comes."""
+        """Take the news that the record at the start is gone; the tail delivers no more."""
 
     def failed(self, error: TxcoreError) -> None:
-        """Reading is interrupted now; it is tried again."""
+        """Take the news that reading is interrupted; the tail tries again."""
 
     def has_room(self) -> bool:
-        """Whether more may be asked for."""
+        """Return whether the tail may ask for more messages."""
 
 
 class Tail:
-    """Follows the messages of one filter in one stream; comes back by itself. On the loop's thread.
+    """The reader of the messages of one filter in one stream; continues by itself. On the loop's thread.
 
     Args:
         start: The sequence of a message that was seen before; None for the beginning.
-        is_keyed: Each subject keeps its last message only: older ones go without being missed.
-        after: Tails that are to bring first what was in their logs when they were opened, if they can in time.
+        is_keyed: Whether each subject keeps its last message only, so that missing older messages are no loss.
+        after: Tails that first deliver the records from before their opening, if they can in time.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Tail:
         is_keyed: bool = False,
         after: Sequence[Tail] = (),
     ) -> None:
-        self.is_level = asyncio.Event()  #: set once everything that was in the log at the opening was brought
-        self.left = 0  #: how many records the server held back when it sent the last one
+        self.is_level = asyncio.Event()  #: set when all records from before the opening are delivered
+        self.left = 0  #: number of records after the last one, when the server sent it
         self._after = after
         self._loop = loop
         self._link = link
@@ -97,14 +97,14 @@ class Tail:
             self._task = self._loop.spawn(self._run())
 
     def close(self) -> None:
-        """Stop; nothing is delivered any more."""
+        """Stop; the tail delivers no more messages."""
         self._is_over = True
         self.is_level.set()
         if self._consumer is not None:
             self._consumer.ended.set()
 
     def refill(self) -> None:
-        """There is room again."""
+        """Ask for more messages, as there is room again."""
         if self._consumer is not None:
             self._consumer.pull()
 
@@ -122,7 +122,7 @@ class Tail:
                 delay_s = 0.0
             except ClosedError:
                 return
-            except Exception as raised:  # noqa: BLE001 - whatever it was, it is tried again
+            except Exception as raised:  # noqa: BLE001 - after any error it is tried again
                 error = reading_error(raised, self._stream)
                 if isinstance(error, ConfigError):
                     delay_s = RETRY_MISSING_S
@@ -133,7 +133,7 @@ class Tail:
 
     async def _follow(self, client: Client) -> None:
         """Read with one consumer until it ends."""
-        # Inclusive of the last record that was read, so that a gap after it cannot go unnoticed.
+        # Starts with the last record that was read, so that a gap after it is noticed.
         asked = self._last if self._last is not None else self._start
         if self._is_keyed:
             asked = None if self._last is None else self._last + 1
@@ -177,7 +177,7 @@ class Tail:
             await consumer.close()
 
     async def _is_whole(self) -> bool:
-        """Say whether nothing was ever removed from the stream."""
+        """Return whether no message was ever removed from the stream."""
         state = (await self._api.call(f"STREAM.INFO.{self._stream}"))["state"]
         return bool(state["messages"] == state["last_seq"])
 
@@ -204,12 +204,12 @@ class _Consumer:
         self._pulled = 0
         self._sequence = 0
         self._heard_s = 0.0
-        self.ended = asyncio.Event()  #: set when nothing comes from it any more
+        self.ended = asyncio.Event()  #: set when the consumer delivers no more messages
         self._pulls: set[asyncio.Task[None]] = set()
         self._pull_bytes = max(PULL_BYTES_MIN, 2 * options.body_size_max)
 
     async def open(self, api: Api, subject: str, start: int | None, take: Take) -> int:
-        """Make the consumer; returns how many messages wait for it."""
+        """Create the consumer; return the number of messages that wait for it."""
         config: dict[str, Any] = {
             "deliver_policy": "all",
             "ack_policy": "none",
@@ -232,11 +232,11 @@ class _Consumer:
         return int(made.get("num_pending", 0))
 
     def is_silent(self) -> bool:
-        """Say whether a pull got neither a message nor a heartbeat for so long that it is lost."""
+        """Return whether a pull got neither a message nor a heartbeat for so long that it is lost."""
         return self._pulled > 0 and asyncio.get_running_loop().time() - self._heard_s > SILENCE_MAX_S
 
     def pull(self) -> None:
-        """Ask for more, if less than half of what was asked for is still to come and there is room."""
+        """Ask for more messages, if there is room and at most half of a pull is still outstanding."""
         if self._pulled <= PULL_COUNT // 2 and self._name and self._has_room() and not self.ended.is_set():
             if self._pulled <= 0:
                 self._heard_s = asyncio.get_running_loop().time()
@@ -277,7 +277,7 @@ class _Consumer:
             return
         sequence, delivered, appended_ms, left = _metadata(message.reply)
         if delivered != self._sequence + 1:
-            self.ended.set()  # something went missing on the way: a new consumer begins after the last record
+            self.ended.set()  # a message is missing: a new consumer begins after the last record
             return
         self._sequence = delivered
         self._pulled -= 1
@@ -285,7 +285,7 @@ class _Consumer:
         try:
             self._take(message, sequence, appended_ms, left)
         except Exception:
-            self.ended.set()  # not taken: it comes again with the next consumer
+            self.ended.set()  # not taken: the next consumer delivers it again
             raise
         if self._pulled <= PULL_COUNT // 2:
             self.pull()
@@ -295,7 +295,7 @@ class _Consumer:
         if status == _IDLE:
             return
         if status in {"408", "409"} and "Nats-Pending-Messages" in headers:
-            # This pull is over; what it still owed comes no more.
+            # This pull has ended; its outstanding messages do not come any more.
             self._pulled = max(0, self._pulled - int(headers["Nats-Pending-Messages"]))
             self.pull()
         else:
@@ -313,7 +313,7 @@ def reading_error(error: BaseException, what: str) -> TxcoreError:
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:
-    """Return stream sequence, consumer sequence, time and number of those after it, from the reply subject."""
+    """Return stream sequence, consumer sequence, time and number of later messages, from the reply subject."""
     tokens = reply.split(".")
     at = 5 if len(tokens) < 11 else 7  # newer servers put domain and account in front of the stream
     return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]) // 1_000_000, int(tokens[at + 3])

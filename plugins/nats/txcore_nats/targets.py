@@ -1,4 +1,4 @@
-"""Whether a subject leads into a stream that keeps what it acknowledges: asked of the server, kept for a while."""
+"""Checks whether a subject belongs to a stream that keeps acknowledged messages; answers are remembered for a while."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Found = Callable[[TxcoreError | None], None]
 
 @dataclass(slots=True)
 class TargetStream:
-    """What matters of a stream that holds targets."""
+    """The checked properties of a stream that holds targets."""
 
     name: str
     subjects: tuple[tuple[str, ...], ...]
@@ -34,7 +34,7 @@ class TargetStream:
 
 
 class TargetChecks:
-    """Remembers the streams of targets. On the loop's thread."""
+    """The known streams of targets. On the loop's thread."""
 
     def __init__(self, loop: LoopThread, api: Api, publisher: Publisher, options: Options, clock: Clock) -> None:
         self._loop = loop
@@ -47,10 +47,10 @@ class TargetChecks:
         self._asking: dict[str, list[Found]] = {}
 
     def check(self, message: TargetMessage) -> bool:
-        """Return whether the message's stream is known, and takes it; False if it must be asked for.
+        """Return True if the message's stream is known and accepts it; False if the server must be asked.
 
         Raises:
-            MessageRejectedError: it could not be published.
+            MessageRejectedError: the message could not be published.
         """
         stream = self._known(message.topic)
         if stream is None:
@@ -59,7 +59,7 @@ class TargetChecks:
         return stream is not None
 
     def ask(self, subject: str, found: Found) -> None:
-        """Call *found* with None once the subject's stream is known, or with what is wrong."""
+        """Ask for the subject's stream; call *found* with None when it is known, or with the error."""
         waiting = self._asking.get(subject)
         if waiting is not None:
             waiting.append(found)
@@ -68,7 +68,7 @@ class TargetChecks:
         self._loop.spawn(self._ask(subject))
 
     def forget(self, subject: str) -> None:
-        """Ask again next time, as the subject was refused."""
+        """Forget the subject's stream after a refusal, so that it is asked for again."""
         stream = self._subjects.pop(subject, None)
         if stream is not None:
             self._streams.pop(stream.name, None)
@@ -127,7 +127,7 @@ class TargetChecks:
         return str(names[0])
 
     def _require_keeping(self, subject: str, config: dict[str, Any]) -> None:
-        """Refuse streams that do not acknowledge, or forget ids sooner than promised."""
+        """Refuse streams that do not acknowledge stored messages, or forget ids sooner than promised."""
         name = config["name"]
         for key in ("no_ack", "sealed"):
             if config.get(key):
@@ -144,7 +144,7 @@ class TargetChecks:
 
 
 def covers(pattern: tuple[str, ...], tokens: list[str]) -> bool:
-    """Say whether a subject, as its tokens, matches a stream's subject with its wildcards."""
+    """Return whether a subject, as its tokens, matches a stream's subject with its wildcards."""
     if pattern[-1] == ">":
         if len(tokens) < len(pattern):
             return False

@@ -32,7 +32,7 @@ class NatsHarness(BrokerHarness):
     """A NATS server; each topic is a subject in a stream of its own."""
 
     broker_name = "nats"
-    # Hundreds of groups are made in one run, and JetStream sets the bytes aside that a stream may need.
+    # Hundreds of groups are created in one run, and JetStream reserves the bytes that a stream may need.
     url_options: ClassVar[str] = f"?half_bytes_max={HALF_BYTES_MAX}&lease_s=2"
     quiet_s = 0.1
     silent_member_max_s = 10.0
@@ -182,7 +182,7 @@ class NatsHarness(BrokerHarness):
 
 
 class NatsAtomicHarness(NatsHarness):
-    """The same with `release=atomic`: all topics are subjects of one stream, which takes the ops too."""
+    """The harness with `release=atomic`: all topics are subjects of one stream, which also holds the ops."""
 
     stream_name = SHARED_STREAM
     url_options: ClassVar[str] = f"{NatsHarness.url_options}&release=atomic"
@@ -201,7 +201,7 @@ class NatsAtomicHarness(NatsHarness):
     )
 
     def start(self) -> None:
-        """See `NatsHarness.start`; makes the stream."""
+        """See `NatsHarness.start`; creates the stream."""
         super().start()
 
         async def create() -> None:
@@ -218,7 +218,7 @@ class NatsAtomicHarness(NatsHarness):
         self.refuse_topic(topic, refuses=False)
 
     def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
-        """See `Harness.refuse_topic`: the stream has the subject no more."""
+        """See `Harness.refuse_topic`: the subject is removed from the stream."""
 
         async def update() -> None:
             manager = await self._manager()
@@ -227,7 +227,7 @@ class NatsAtomicHarness(NatsHarness):
             config.subjects = sorted(subjects - {topic} if refuses else subjects | {topic})
             await manager.update_stream(config)
 
-        # A stream's subjects are set as a whole: tests in several processes take turns.
+        # All subjects of a stream are set at once, so tests in several processes take turns.
         with machine_lock(base_folder() / f"{self.stream_name}.lock"):
             self._call(update())
         return True
