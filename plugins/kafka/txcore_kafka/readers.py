@@ -51,8 +51,8 @@ class Connection:
 class Readers:
     """The shared parts of a backend's readers. Thread safe.
 
-    A consumer that reads a log is not used for a second place: its next fetch would wait for the one under way, and a
-    new consumer takes only 10 ms.
+    A consumer that reads a log is not used for a second place: its next fetch would wait for the one under way. A new
+    consumer takes only 10 ms.
     """
 
     def __init__(self, options: Options, control: Control, worker: Worker, clock: Clock, log_ends: Ends) -> None:

@@ -1,7 +1,7 @@
 """Logs without new records: their readers give up their consumers, and one question asks for the ends of all logs.
 
-An open consumer costs a connection, three threads and two requests a second, and a checker reads two logs of every
-partition: in a group without new records this would be its only work.
+An open consumer costs a connection, three threads and two requests a second. A checker reads two logs of every
+partition, so in a group without new records this would be its only work.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class SqliteBackend:
     def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:
         """See `Backend.release`: targets, parked record and op of an item appear together or not at all.
 
-        A COMMIT or ROLLBACK is SUPERSEDED by any earlier final op of its transaction, the same one included, and by a
-        DISCARD of its generation or a later one; a DISCARD likewise.
+        A COMMIT, ROLLBACK or DISCARD is SUPERSEDED by an earlier final op of its transaction, even the same, and by
+        a DISCARD of its generation or a later one.
 
         Raises:
             ClosedError: after `close`.

@@ -42,9 +42,9 @@ class Received:
 class SqliteConsumer:
     """The reader of one topic for a consumer group. One thread may use it at a time; any number of processes may read.
 
-    Of the consumers of one topic and group a single one is active and receives everything, in order; the others
-    receive nothing and take over when it closes, or after it has not polled for `lease_s`. Groups are independent.
-    A new group starts with the topic's first message.
+    Of the consumers of one topic and group a single one is active and receives all messages, in order. The others
+    receive none; one of them takes over when the active one closes, or has not polled for `lease_s`. Groups are
+    independent. A new group starts with the topic's first message.
 
     Args:
         source: The file, or a backend that uses it (its options and clock are used too).
