@@ -23,7 +23,7 @@ def say(*words):
 
 
 def hold(url, group):
-    """Hold the partitions that fall to this member until killed; say so whenever they change."""
+    """Hold the partitions of this member until killed; print them after each change."""
     backend = RabbitmqBackend(url)
     claim = backend.claim(group, "child")
     held, pause = set(), threading.Event()
@@ -41,7 +41,7 @@ def hold(url, group):
 
 
 def consume(url, topic, group):
-    """Take what is there, acknowledge the first two, hold on until killed."""
+    """Poll five messages, acknowledge the first two, and wait until killed."""
     consumer, received = open_consumer(url, topic, group), []
     while len(received) < 5:
         received += consumer.poll()
@@ -72,7 +72,7 @@ def say_end(transaction_id, end):
 
 
 def end_normally(url, group, topic, way):
-    """Commit some transactions, say which were accepted, and end without waiting for anything."""
+    """Commit some transactions, print how each ended, and end without waiting."""
     backend = txcore.connect(url)
     if way == "asyncio":
         asyncio.run(commit_many(backend, group, topic))
@@ -102,7 +102,7 @@ async def commit_many(backend, group, topic):
 
 
 def end_without_broker(url, group, topic):
-    """Commit one transaction; end on a line from stdin."""
+    """Commit three transactions; end after a line from stdin."""
     end_normally(url, group, topic, "forgets")
     say("ready")
     sys.stdin.readline()

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: brokers, groups on them, plain channels, processes of their own."""
+"""The shared parts of this folder's tests: brokers, groups on them, plain channels, other processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txcore_rabbitmq.testing import RabbitmqHarness, connect
 
 
 def started(make):
-    """Return a started harness; a broker that cannot be had is a skip, or a failure where it is required."""
+    """Return the server that *make* starts; skip if the broker is unavailable, or fail if it is required."""
     try:
         return make()
     except brokers.ServerUnavailableError as error:
@@ -31,7 +31,7 @@ def started(make):
 
 
 class RabbitmqKit(Kit):
-    """The conformance kit and what only RabbitMQ has."""
+    """The conformance kit with additions for RabbitMQ."""
 
     def __init__(self, harness):
         super().__init__(harness)
@@ -49,7 +49,7 @@ class RabbitmqKit(Kit):
         return (self.broker.proxied_url if proxied else self.broker.url) + (f"?{query}" if query else "")
 
     def connect(self, *, proxied=False, partition_count=2, **options):
-        """Return a connection with *options*, its group in place; closed at the end."""
+        """Return a connection with *options* after creating its group; it is closed at the end."""
         backend = self.harness.open(self.address(proxied=proxied, **options))
         self.opened.append(backend)
         if partition_count:
@@ -97,7 +97,7 @@ class RabbitmqKit(Kit):
 
     @staticmethod
     def lasts_s(call):
-        """Return how long *call* took, and what it returned."""
+        """Return the duration of *call* in seconds, and its result."""
         began_s = time.monotonic()
         result = call()
         return time.monotonic() - began_s, result
@@ -113,7 +113,7 @@ def harness():
 
 @pytest.fixture(scope="session")
 def private(harness):
-    """A broker of the tests' own, which may be killed."""
+    """A broker of these tests only, which may be killed."""
     made = started(harness.private)
     yield made
     made.stop()
@@ -137,7 +137,7 @@ def hurt(private):
 
 @pytest.fixture(scope="session")
 def secured():
-    """A broker that wants a client certificate on its TLS listener, and has a user of its own."""
+    """A broker that demands a client certificate on its TLS listener, and has a user of its own."""
     broker = started(lambda: brokers.rabbitmq(tls=True, credentials=True, client_certificate=True))
     made = RabbitmqHarness(broker)
     made.start()

@@ -1,4 +1,4 @@
-"""The border to pika: which of its errors mean what; no broker is needed."""
+"""Conversions between txcore and pika: errors and records; no broker is needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLOSED = exceptions.ChannelClosedByBroker
 
 
 def test_a_queue_whose_node_is_down_is_not_a_missing_queue():
-    """Just after a restart the broker answers 404 for queues that are there; nothing may be concluded from it."""
+    """A 404 for a queue whose node is down is a BackendUnavailableError, as the queue may exist."""
     down = CLOSED(404, "NOT_FOUND - home node 'a' of durable queue 'b' is down or inaccessible")
     missing = CLOSED(404, "NOT_FOUND - no queue 'b' in vhost '/'")
     starting = CLOSED(406, "PRECONDITION_FAILED - no replica on the local node")
@@ -37,7 +37,7 @@ def test_a_queue_whose_node_is_down_is_not_a_missing_queue():
 
 
 def test_a_setting_that_differs_is_the_errors_key():
-    """A program can thus find which option to change."""
+    """The error for a different setting has that setting as its key, so that a program can find the option."""
     error = translate(
         CLOSED(406, "PRECONDITION_FAILED - inequivalent arg 'x-max-age' for queue 'q' in vhost '/': received …"),
         "group 'g'",
@@ -48,7 +48,7 @@ def test_a_setting_that_differs_is_the_errors_key():
 
 @pytest.mark.parametrize("kind", [exceptions.ProbableAuthenticationError, exceptions.ProbableAccessDeniedError])
 def test_only_the_brokers_own_word_is_a_refused_login(kind):
-    """pika calls a connection that was lost at that moment the same."""
+    """A login counts as refused only if the broker itself gave the reason; pika reports a lost connection the same."""
     lost = translate(kind("StreamLostError: (\"Stream connection lost: ConnectionResetError(104, 'reset')\",)"), "x")
     said = translate(kind("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - Login was refused'"), "x")
     assert [type(lost), type(said)] == [BackendUnavailableError] * 2
@@ -57,13 +57,13 @@ def test_only_the_brokers_own_word_is_a_refused_login(kind):
 
 
 def test_the_innermost_of_nested_connection_errors_is_reported():
-    """pika wraps a refused connection four times."""
+    """The reported error is the innermost one of pika's nested connection errors."""
     inner = exceptions.AMQPConnectionError(exceptions.AMQPConnectionError(ConnectionRefusedError(111, "refused")))
     assert str(translate(inner, "connecting")) == "connecting: ConnectionRefusedError(111, 'refused')"
 
 
 def test_checkpoints_and_markers_travel():
-    """And nothing else is taken for one."""
+    """Checkpoints and markers are decoded as they were encoded; other bytes are a WireFormatError."""
     checkpoint = Checkpoint(Position(7), None, b"t" * 16, b"note")
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
     assert decode_checkpoint(encode_marker(b"nonce")) == b"nonce"
@@ -75,7 +75,7 @@ def test_checkpoints_and_markers_travel():
 
 
 def test_a_failing_request_is_logged_and_takes_no_other_along(caplog):
-    """Neither does an error inside the loop itself end its thread."""
+    """Errors of a request, or inside the loop itself, are logged, and the thread runs later requests."""
     loop, done = LoopThread("under-test"), threading.Event()
 
     def fail():
@@ -83,7 +83,7 @@ def test_a_failing_request_is_logged_and_takes_no_other_along(caplog):
 
     try:
         loop.call(fail)
-        loop.call(lambda: loop.ioloop.call_later(0, fail))  # not guarded, as what pika calls
+        loop.call(lambda: loop.ioloop.call_later(0, fail))  # not guarded, like pika's own callbacks
         loop.call(lambda: loop.later(0.05, done.set))
         assert done.wait(10)
     finally:

@@ -43,14 +43,14 @@ def kit(cluster):
     harness.url = cluster.url + OPTIONS
     harness.timeout_s = 90.0
     made = Kit(harness)
-    # A node that has just come back does not take part in everything at once.
+    # A node that has just come back does not serve all requests at once.
     wait_until(lambda: error_of(lambda: made.backend.load_checkpoint(made.group, 0), 60.0) is None, "a group", 90.0)
     yield made
     made.close()
 
 
 def target(cluster, kit):
-    """Make a quorum queue and return its name."""
+    """Declare a quorum queue and return its name."""
     queue = f"target-{kit.group}"
     with connect(cluster.nodes[1].url) as connection:
         connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
@@ -65,7 +65,7 @@ def at_node_2(cluster, kit):
 
 
 def held(claims):
-    """Poll the claims, obey them, and return what each holds now."""
+    """Poll the claims, obey their events, and return the partitions that each holds now."""
     for claim, partitions in claims.items():
         for event in claim.poll():
             if event.kind is ClaimEventKind.ASSIGNED:
@@ -82,9 +82,7 @@ def is_shared(claims):
 
 
 def test_takeover_with_a_node_of_the_cluster_lost(cluster, kit):
-    """Two members share; the node of one dies: within a minute both hold what they held, or each other's. So again
-    when the node is back; what the owners write counts.
-    """
+    """Two members hold a partition each again within a minute after the node of one died; a third takes over later."""
     first, second = kit.backend, at_node_2(cluster, kit)
     claims = {first.claim(kit.group, "first"): set(), second.claim(kit.group, "second"): set()}
     kit.until(lambda: is_shared(claims), "two members share")
@@ -110,7 +108,7 @@ def test_takeover_with_a_node_of_the_cluster_lost(cluster, kit):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_orphans_are_judged_although_the_checkers_node_is_lost(cluster, kit, count):
-    """A checker at the node that dies, alone or with another one: 20 of 20 orphans are delivered within a minute."""
+    """All orphans are delivered within a minute after a checker's node died, with another checker or without."""
     queue, listener = target(cluster, kit), Answers()
     backends = [kit.backend, at_node_2(cluster, kit)][:count]
     checkers = [kit.checker(listener, backend=backend, check_max=100_000, interval_s=0.5) for backend in backends]
@@ -140,7 +138,7 @@ def test_orphans_are_judged_although_the_checkers_node_is_lost(cluster, kit, cou
 
 
 def test_a_node_is_lost_and_comes_back(cluster, kit):
-    """Acknowledged halves and targets are there afterwards; the client continues at another node by itself."""
+    """After a node dies, the client continues at another one by itself, and all DURABLE halves and targets exist."""
     queue = target(cluster, kit)
     stored = [raw.half(kit, queue, body=b"%d" % number) for number in range(200)]
     assert {outcome.status for outcome in raw.append(kit, *stored)} == {DURABLE}

@@ -1,4 +1,4 @@
-"""Messages as bytes in one go: the same bytes as pika's, sent together; no broker is needed."""
+"""Messages encoded in one step: the same bytes as pika's, sent together; no broker is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BODY_FRAME_MAX = 100
 
 
 def pikas(channel_number, exchange, routing_key, properties, body):
-    """Return the frames as pika makes them."""
+    """Return the frames as pika encodes them."""
     method = spec.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=True)
     frames = [frame.Method(channel_number, method), frame.Header(channel_number, len(body), properties)]
     starts = range(0, len(body), BODY_FRAME_MAX)
@@ -29,14 +29,14 @@ def pikas(channel_number, exchange, routing_key, properties, body):
     ],
 )
 def test_the_bytes_are_pikas(size, properties, ours):
-    """Every kind of message, with bodies of none, one and many frames."""
+    """The frames of every kind of message equal pika's, with bodies of none, one and many frames."""
     body = bytes(range(256)) * 2
     place = (300, "exchange", "key of Grüße")
     assert pikas(*place, properties, body[:size]) == publish_frames(*place, ours, body[:size], BODY_FRAME_MAX)
 
 
 class Network:
-    """Takes what a connection would write, and the timers that it asks for."""
+    """A transport and loop that record the bytes written and the timers requested."""
 
     def __init__(self):
         self.written, self.timers = [], []
@@ -52,7 +52,7 @@ class Network:
 
 
 def test_what_is_sent_in_one_turn_goes_together(monkeypatch):
-    """One write at the turn's end, in order; what is much goes earlier; what was not written is accounted for."""
+    """Bytes of one turn are written together and in order at its end; many bytes at once; unsent ones are counted."""
     network = Network()
     monkeypatch.setattr(CoalescingConnection, "ioloop", network)
     connection = CoalescingConnection.__new__(CoalescingConnection)

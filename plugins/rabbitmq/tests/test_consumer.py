@@ -1,4 +1,4 @@
-"""The consumer for demos: a stream as topic, several groups, one active consumer a group, going on after a kill."""
+"""The consumer for demos: a stream as topic, several groups, one active consumer per group, and takeover."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txcore.records import Status
 
 
 class Readers:
-    """Consumers of one topic; closed at the end."""
+    """The consumers of one topic, which are closed at the end."""
 
     def __init__(self, kit):
         self._kit = kit
@@ -53,7 +53,7 @@ def bodies(received):
 
 
 def test_the_topic_is_made_and_every_group_begins_with_its_first_message(readers):
-    """Also a group that comes late; body, key and headers are the message's."""
+    """Each group, even a late one, gets all messages of the topic with their bodies, keys and headers."""
     early = readers.open("early")
     readers.publish(b"first", b"second")
     late = readers.open("late")
@@ -72,7 +72,7 @@ def test_the_topic_is_made_and_every_group_begins_with_its_first_message(readers
 
 
 def test_a_successor_continues_after_the_last_ack(readers):
-    """What was polled and not acknowledged comes again."""
+    """The next consumer of the group polls again all messages that were not acknowledged."""
     first = readers.open("group")
     readers.publish(b"0", b"1", b"2", b"3")
     received = readers.take(first, 4)
@@ -85,7 +85,7 @@ def test_a_successor_continues_after_the_last_ack(readers):
 
 
 def test_one_consumer_of_a_group_is_active(kit, readers):
-    """The other one receives nothing until the first is gone; then everything that was not acknowledged."""
+    """A second consumer gets no messages until the first is closed, and then all that were not acknowledged."""
     active, waiting = readers.open("group"), readers.open("group")
     readers.publish(b"0", b"1")
     received = readers.take(active, 2)
@@ -96,8 +96,8 @@ def test_one_consumer_of_a_group_is_active(kit, readers):
 
 
 def test_a_killed_consumers_successor_continues(kit, readers):
-    """SIGKILL in the middle: nothing is lost, and what was acknowledged does not come again."""
-    readers.open("other")  # makes the topic
+    """After a consumer is killed, the next one gets exactly the messages that were not acknowledged."""
+    readers.open("other")  # creates the topic
     readers.publish(*[b"%d" % number for number in range(5)])
     child = kit.child("consume", kit.address(), readers.topic, "group")
     assert child.stdout.readline() == "received 5\n"
@@ -106,7 +106,7 @@ def test_a_killed_consumers_successor_continues(kit, readers):
 
 
 def test_a_long_topic_arrives_whole_and_in_order(kit, readers):
-    """More than is under way at once."""
+    """A consumer gets a topic with more messages than its prefetch completely and in order."""
     consumer = readers.open("group")
     halves = [raw.half(kit, readers.topic, body=b"%d" % number) for number in range(1_000)]
     raw.append(kit, *halves)
@@ -116,7 +116,7 @@ def test_a_long_topic_arrives_whole_and_in_order(kit, readers):
 
 
 def test_the_demo_finds_it(kit, readers):
-    """By the URL's scheme; options and topics of the wrong kind are refused by name."""
+    """The demo opens this consumer for a RabbitMQ URL; an unknown option or a wrong queue type is refused by name."""
     consumer = consuming.open_consumer(kit.address(), readers.topic, "demo")
     consumer.close()
     consumer.close()
@@ -130,7 +130,7 @@ def test_the_demo_finds_it(kit, readers):
 
 
 def test_a_consumer_outlives_its_broker(hurt):
-    """It polls nothing while the broker is away, and continues after its last ack afterwards."""
+    """A consumer polls no messages while the broker is away, and then continues after its last ack."""
     readers = Readers(hurt)
     consumer = readers.open("group")
     readers.publish(b"0", b"1")
@@ -148,7 +148,7 @@ def test_a_consumer_outlives_its_broker(hurt):
 
 
 def test_a_transaction_reaches_the_consumer(kit, readers):
-    """From the producer's commit to the consumer's hand."""
+    """A committed transaction's message reaches the consumer with its key and body."""
     consumer = readers.open("group")
     producer = txcore.TransactionProducer(kit.backend, kit.group)
     transaction = producer.begin()

@@ -1,4 +1,4 @@
-"""`Reader.end` and `Reader.passed`: a stream's end is found by the plugin's own marker, which no reader returns."""
+"""`Reader.end` and `Reader.passed`: a stream's end is found with the plugin's own marker, which no reader returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txcore.records import HalfRecord, LogKind, LogRecord, OpKind, Position
 
 
 def records_of(kit, kind):
-    """Return the message ids of everything in a log of partition 0, read with a plain client up to a record of ours."""
+    """Return the message ids of all records in a log of partition 0, as a plain client reads them."""
     found = []
     with connect(kit.broker.url) as connection:
         channel = connection.channel()
@@ -37,7 +37,7 @@ def records_of(kit, kind):
 
 @pytest.mark.parametrize("kind", list(LogKind))
 def test_the_end_of_an_empty_log_is_found_and_reached(kit, kind):
-    """The log has nothing, and the reader knows it without waiting for silence."""
+    """A reader of an empty log finds its end and passes it."""
     reader = kit.connect().read(kit.group, kind, 0)
     end = kit.wait(reader.end())
     kit.until(lambda: not reader.read(10) and reader.passed >= end)
@@ -45,7 +45,7 @@ def test_the_end_of_an_empty_log_is_found_and_reached(kit, kind):
 
 
 def test_the_end_is_found_although_nothing_was_read_and_is_reached_with_the_last_record(kit):
-    """A log longer than what is read ahead: the answer does not wait for the reader."""
+    """The end of a long log is found before any record is read, and passed only with the last record."""
     backend, queue = kit.connect(), kit.queue()
     halves = [raw.half(kit, queue) for _ in range(1_000)]
     raw.append(kit, *halves, backend=backend)
@@ -75,7 +75,7 @@ def test_the_end_is_found_although_nothing_was_read_and_is_reached_with_the_last
 
 
 def test_many_that_ask_at_once_share_a_marker(kit):
-    """What is asked before the marker is sent is answered by it; what is asked later, by one more."""
+    """Two hundred questions at once need only a few markers, and their ends ascend."""
     reader = kit.connect().read(kit.group, LogKind.OP, 0)
     ends = [kit.wait(future) for future in [reader.end() for _ in range(200)]]
     assert ends == sorted(ends)
@@ -86,7 +86,7 @@ def test_many_that_ask_at_once_share_a_marker(kit):
 
 
 def test_two_readers_of_one_log_pass_each_others_markers(kit):
-    """A marker is the asking reader's alone, and invisible to both."""
+    """Two readers that ask for ends in one log pass all markers, and return none."""
     one, other = (kit.connect().read(kit.group, LogKind.HALF, 1) for _ in range(2))
     for _ in range(3):
         for reader in (one, other):
@@ -95,7 +95,7 @@ def test_two_readers_of_one_log_pass_each_others_markers(kit):
 
 
 def test_the_end_of_a_group_that_was_never_made_is_a_config_error(kit):
-    """Nothing is made by asking."""
+    """A question for the end of a missing group is a ConfigError."""
     reader = kit.backend.read(f"no-{kit.group}", LogKind.HALF, 0)
     error = error_of(reader.end, kit.timeout_s)
     assert isinstance(error, ConfigError)
@@ -103,7 +103,7 @@ def test_the_end_of_a_group_that_was_never_made_is_a_config_error(kit):
 
 
 def test_a_closed_reader_answers_no_question(kit):
-    """Neither what is under way nor what is asked later waits for a timeout."""
+    """Closing a reader fails its open questions at once, and later ones too."""
     reader = kit.connect().read(kit.group, LogKind.HALF, 0)
     pending = reader.end()
     reader.close()
@@ -116,7 +116,7 @@ def test_a_closed_reader_answers_no_question(kit):
 
 
 def test_a_broker_that_is_away_is_a_timely_error_and_then_an_answer(hurt):
-    """Asked while the network is cut; the same reader answers when it is back."""
+    """While the network is cut, a question for the end fails in time; the same reader answers when it is back."""
     backend = hurt.connect(proxied=True, heartbeat_s=1, control_timeout_s=2)
     reader = backend.read(hurt.group, LogKind.HALF, 0)
     hurt.wait(reader.end())
@@ -132,7 +132,7 @@ def test_a_broker_that_is_away_is_a_timely_error_and_then_an_answer(hurt):
 
 
 class TestAReaderThatDoesNotKnowMarkers:
-    """What an older plugin, which returns every record, makes of them: nothing that an operator would see."""
+    """An older plugin, which returns every record, handles markers without anything that an operator would see."""
 
     def test_a_checker_closes_the_half_and_parks_nothing(self):
         harness: Harness = MemoryHarness()

@@ -1,4 +1,4 @@
-"""A process that ends normally leaves nothing unwritten that was accepted, whatever its program does or forgets."""
+"""A process that ends normally writes the ops of all accepted commits first, even if it does not close the backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAYS = ("forgets", "closes", "many", "asyncio", "fails", "exits")
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_accepted_commit_has_its_op(kit, way):
-    """A long merge delay: without the hook every op would go with the process."""
+    """Each accepted commit of an ended process has its op, even with a long merge delay, due to the exit hook."""
     kit.wait(kit.backend.ensure_group(kit.group, 2))
     topic = kit.queue()
     child = kit.child("end_normally", kit.address(merge_delay_s=1.5), kit.group, topic, way)
@@ -25,7 +25,7 @@ def test_each_accepted_commit_has_its_op(kit, way):
 
 
 def test_a_broker_that_is_away_holds_the_end_up_for_a_moment_only(hurt):
-    """The process ends within the five seconds of the hook and some."""
+    """A process whose broker is away ends soon after the five seconds of the exit hook."""
     hurt.wait(hurt.connect().ensure_group(hurt.group, 2))
     topic = hurt.queue()
     child = hurt.child("end_without_broker", hurt.address(proxied=True, merge_delay_s=1.5), hurt.group, topic)

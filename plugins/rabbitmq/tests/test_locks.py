@@ -1,4 +1,4 @@
-"""When a lock counts as lost, and under which name it is asked for; on a connection that is made up."""
+"""Lost locks, and the names of their substitutes, on a fake connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RETRY_S = 2.0
 
 
 class Connection:
-    """Refuses or grants what is asked for, at once."""
+    """A fake connection that refuses or grants each declaration at once."""
 
     is_open = True
 
@@ -44,7 +44,7 @@ class Connection:
 
 
 class Member:
-    """Locks with a clock that the test moves."""
+    """Locks with a clock that the test sets."""
 
     def __init__(self):
         self.now_s = 100.0
@@ -58,7 +58,7 @@ class Member:
         return self.now_s
 
     def take(self, after_s=RETRY_S):
-        """Ask for partition 0 once more; returns the name that was asked for."""
+        """Try to lock partition 0 once more; return the name that was declared."""
         self.now_s += after_s
         self.locks.take(0)
         if self.locks._channel is self.connection and not self.connection.asked[len(self.answers) :]:
@@ -74,7 +74,7 @@ def member():
 
 
 def test_a_lock_that_is_refused_for_long_is_replaced(member):
-    """Its holder is dead, and its queue is kept for a node that is down."""
+    """After a lock was refused for too long, its substitute is taken; the cluster keeps the queue of a dead node."""
     names = {member.take() for _ in range(int(LOST_AFTER_S / RETRY_S) + 1)}
     assert names == {claim_name("g", 0, 0)}
     assert member.take() == claim_name("g", 0, 1)
@@ -82,7 +82,7 @@ def test_a_lock_that_is_refused_for_long_is_replaced(member):
 
 
 def test_a_lock_that_a_member_announces_is_not_lost(member):
-    """A member that stalls again and again, and speaks in between, holds it under its one name."""
+    """A lock that a member announces from time to time is not replaced, even if it is refused for long."""
     for number in range(100):
         assert member.take() == claim_name("g", 0, 0)
         if number % 3 == 2:
@@ -91,7 +91,7 @@ def test_a_lock_that_a_member_announces_is_not_lost(member):
 
 
 def test_a_lock_is_given_back_under_the_name_that_was_asked_for(member):
-    """Also where the answer came late, or a member spoke in between."""
+    """The queue deleted for a lock is the one that was declared, even after a long time and an announcement."""
     for _ in range(int(LOST_AFTER_S / RETRY_S) + 1):
         member.take()
     assert member.take() == claim_name("g", 0, 1)
@@ -102,7 +102,7 @@ def test_a_lock_is_given_back_under_the_name_that_was_asked_for(member):
 
 
 def test_a_substitute_is_not_asked_for_after_a_while(member):
-    """Refusals long ago were of another holder: the next member would take the first name."""
+    """After a pause without refusals the first name is tried again, as old refusals came from another holder."""
     for _ in range(int(LOST_AFTER_S / RETRY_S) + 1):
         member.take()
     member.connection.holds.clear()

@@ -1,4 +1,4 @@
-"""The streams of a group on a real broker: making and verifying them, reading them, and what retention takes."""
+"""The streams of a group on a real broker: creating, verifying and reading them, and losses by retention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = {"half_segment_bytes": 200_000, "half_length_bytes": 400_000}
 
 
 def test_every_stream_is_there_with_its_arguments(kit):
-    """Declared anew with the documented arguments, none is refused: they are what the broker holds."""
+    """The broker accepts another declaration of each stream with the documented arguments, so these are in force."""
     kit.wait(kit.backend.ensure_group(kit.group))
     channel = kit.channel()
     for partition in range(2):
@@ -35,7 +35,7 @@ def test_every_stream_is_there_with_its_arguments(kit):
     ],
 )
 def test_other_settings_of_an_existing_group_are_named(kit, options, setting):
-    """The broker answers 406 and names the first difference; the group stays as it is."""
+    """Another setting for an existing group is a ConfigError with its key; the group does not change."""
     kit.wait(kit.backend.ensure_group(kit.group))
     other = kit.connect(partition_count=None, **options)
     error = error_of(lambda: other.ensure_group(kit.group), kit.timeout_s)
@@ -45,7 +45,7 @@ def test_other_settings_of_an_existing_group_are_named(kit, options, setting):
 
 
 def test_what_is_parked_never_expires(kit):
-    """It waits for an operator: the broker holds the parked streams without an age or a length."""
+    """The parked streams have no limit of age or length, as parked records wait for an operator."""
     kit.wait(kit.backend.ensure_group(kit.group))
     for partition in range(2):
         arguments = stream_arguments(Options(), kit.group, partition)[log_name(kit.group, LogKind.PARKED, partition)]
@@ -54,7 +54,7 @@ def test_what_is_parked_never_expires(kit):
 
 
 def test_a_group_whose_parked_streams_expire_is_used_on_and_its_other_settings_are_verified(kit, caplog):
-    """Made before 0.1: queue arguments are fixed, so the streams stay as they are; every start says so."""
+    """A group from before 0.1, whose parked streams expire, is usable with a warning; other settings are verified."""
     old = {"x-queue-type": "stream", "x-max-age": "1209600s", "x-stream-max-segment-size-bytes": 20_000_000}
     parked = [log_name(kit.group, LogKind.PARKED, partition) for partition in range(2)]
     for name in parked:
@@ -74,7 +74,7 @@ def test_a_group_whose_parked_streams_expire_is_used_on_and_its_other_settings_a
 
 
 def test_a_queue_in_the_place_of_a_stream_is_named(kit):
-    """A client declared a queue of the group's name."""
+    """A classic queue with the name of one of the group's streams is a ConfigError that names it."""
     name = log_name(f"{kit.group}-x", LogKind.OP, 1)
     kit.channel().queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
     error = error_of(lambda: kit.backend.ensure_group(f"{kit.group}-x", 2), kit.timeout_s)
@@ -83,7 +83,7 @@ def test_a_queue_in_the_place_of_a_stream_is_named(kit):
 
 
 def test_a_group_that_was_made_in_part_is_completed(kit):
-    """The half stream of partition 0 is made last: without it there is no group yet."""
+    """A group whose creation was interrupted is completed: without the half stream of partition 0 it does not exist."""
     group, options = f"{kit.group}-part", Options()
     channel = kit.channel()
     for name, arguments in stream_arguments(options, group, 1).items():
@@ -94,12 +94,12 @@ def test_a_group_that_was_made_in_part_is_completed(kit):
 
 @pytest.mark.parametrize(("group", "count"), [("", 1), ("g" * 300, 1), ("fine", 0), ("fine", 5_000)])
 def test_what_no_group_can_be(kit, group, count):
-    """Names that AMQP cannot carry, counts out of range."""
+    """A group's name that is empty or too long, or a number out of range, is a ConfigError."""
     assert isinstance(error_of(lambda: kit.backend.ensure_group(group, count), kit.timeout_s), ConfigError)
 
 
 def test_a_record_larger_than_the_broker_takes_is_found_out_at_the_start(kit):
-    """Met later it would close the channel of everything under way."""
+    """A `body_size_max` above the broker's limit is a ConfigError of `ensure_group`, and no other channel is closed."""
     group = kit.connect()
     greedy = kit.connect(partition_count=None, body_size_max=140_000_000, delivery_timeout_s=30)
     error = error_of(lambda: greedy.ensure_group(kit.group), 60.0)
@@ -109,7 +109,7 @@ def test_a_record_larger_than_the_broker_takes_is_found_out_at_the_start(kit):
 
 
 def test_ops_share_records_and_a_tick_comes_alone_after_them(kit):
-    """Few records for many ops, in the order of the releases."""
+    """Many ops share few records, in the order of their releases; a TICK after them has a record of its own."""
     queue = kit.queue()
     halves = [raw.half(kit, queue) for _ in range(300)]
     raw.append(kit, *halves)
@@ -123,7 +123,7 @@ def test_ops_share_records_and_a_tick_comes_alone_after_them(kit):
 
 
 def test_single_records_from_a_long_log(kit):
-    """Near ones with one consumer, far ones with another; the rest of the log is not read."""
+    """Fetch returns near and distant records of a long log."""
     queue = kit.queue()
     halves = [raw.half(kit, queue, body=b"%d" % number) for number in range(2_000)]
     raw.append(kit, *halves)
@@ -138,7 +138,7 @@ def test_single_records_from_a_long_log(kit):
 
 
 def test_positions_have_gaps_and_ascend(kit):
-    """Each new segment takes an offset for itself; nothing may count on density."""
+    """Positions ascend with gaps, as each new segment uses an offset; a reader can start at each position."""
     backend, queue = kit.connect(half_segment_bytes=100_000), kit.queue()
     for _ in range(10):
         raw.append(kit, *[raw.half(kit, queue, body=bytes(5_000)) for _ in range(10)], backend=backend)
@@ -154,7 +154,7 @@ def test_positions_have_gaps_and_ascend(kit):
 
 
 def test_a_truncated_start_is_data_loss_with_the_first_position_left(kit):
-    """The broker itself says nothing and delivers from its first record on."""
+    """A reader whose start was truncated raises DataLossError with the first position left."""
     backend, queue = kit.connect(**SMALL), kit.queue()
     for _ in range(60):
         raw.append(kit, *[raw.half(kit, queue, body=bytes(10_000)) for _ in range(4)], backend=backend)
@@ -172,7 +172,7 @@ def test_a_truncated_start_is_data_loss_with_the_first_position_left(kit):
 
 
 def test_a_log_that_was_truncated_to_nothing_is_noticed(kit):
-    """Retention may leave an empty segment: a record once seen that does not come is loss, too."""
+    """A reader whose start record never arrives raises DataLossError, as retention may leave no records."""
     backend, queue = kit.connect(**SMALL), kit.queue()
     for _ in range(6):
         raw.append(kit, *[raw.half(kit, queue, body=bytes(10_000)) for _ in range(40)], backend=backend)
@@ -183,7 +183,7 @@ def test_a_log_that_was_truncated_to_nothing_is_noticed(kit):
 
 
 def test_a_reader_whose_log_is_truncated_while_it_is_cut_off(hurt):
-    """It comes back at its last record, finds that gone, and says so instead of leaving out what lay between."""
+    """A reader that was cut off raises DataLossError if its last record was truncated meanwhile."""
     direct, queue = hurt.connect(**SMALL), hurt.queue()
     cut_off = hurt.connect(proxied=True, heartbeat_s=1, **SMALL)
     raw.append(hurt, *[raw.half(hurt, queue) for _ in range(3)], backend=direct)
@@ -204,7 +204,7 @@ def test_a_reader_whose_log_is_truncated_while_it_is_cut_off(hurt):
 
 
 def test_a_few_records_are_acknowledged_in_time(hurt, monkeypatch):
-    """Older brokers close the channel of a consumer that leaves records unacknowledged for half an hour."""
+    """A reader acknowledges a few records after some time, as older brokers close a channel after half an hour."""
     from txcore_rabbitmq import reading  # noqa: PLC0415
 
     monkeypatch.setattr(reading, "IDLE_ACK_S", 0.2)
@@ -220,7 +220,7 @@ def test_a_few_records_are_acknowledged_in_time(hurt, monkeypatch):
 
 
 def test_the_last_checkpoint_of_many_is_loaded(kit):
-    """It is found among any other records: markers of other loaders, records of a newer plugin."""
+    """The last checkpoint is loaded, although the stream has markers and records of a newer plugin after it."""
     claim, queue = kit.backend.claim(kit.group, "me"), checkpoint_name(kit.group, 0)
     kit.history.unjudged = "its checkpoints are made up"
     for number in range(300):
@@ -233,7 +233,7 @@ def test_the_last_checkpoint_of_many_is_loaded(kit):
 
 
 def test_plain_clients_can_read_the_logs(kit):
-    """The records are ordinary stream messages: an audit needs no more than AMQP."""
+    """A plain AMQP client can read the records of a log, for audits."""
     half = raw.half(kit, kit.queue())
     raw.append(kit, half)
     bodies = []

@@ -1,4 +1,4 @@
-"""What a URL may say: logins, nodes, virtual hosts, options; no broker is needed."""
+"""The parts of a URL: logins, nodes, virtual hosts, options; no broker is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txcore.records import LogKind
 
 
 def test_an_empty_url_is_rabbitmqs_default():
-    """Host, port, user, password and virtual host of a fresh installation."""
+    """An empty URL has the host, port, user, password and virtual host of a new installation."""
     assert Options() == parse_url("rabbitmq://") == parse_url("rabbitmq:///")
     options = Options()
     assert (
@@ -26,14 +26,14 @@ def test_an_empty_url_is_rabbitmqs_default():
 
 
 def test_login_and_virtual_host_are_percent_encoded():
-    """Any character of a user, password or virtual host can be written."""
+    """User, password and virtual host may have any characters, percent-encoded."""
     options = parse_url("rabbitmq://us%40er:p%3Aa%2Fs%25s@broker:1234/a%2Fb%3F?partitions=8&delivery_timeout_s=0.5")
     assert (options.user, options.password, options.vhost) == ("us@er", "p:a/s%s", "a/b?")
     assert (options.hosts, options.partitions, options.delivery_timeout_s) == ((("broker", 1234),), 8, 0.5)
 
 
 def test_an_empty_password_stays_empty():
-    """`user:@host` has no password, and not the default one."""
+    """A URL `user:@host` has an empty password, not the default one."""
     assert (parse_url("rabbitmq://ann:@h").user, parse_url("rabbitmq://ann:@h").password) == ("ann", "")
 
 
@@ -51,7 +51,7 @@ def test_nodes_of_one_cluster(authority, hosts):
 
 
 def test_tls_has_a_port_of_its_own():
-    """5671 unless another is named."""
+    """The default port with TLS is 5671."""
     assert [parse_url(f"rabbitmq://h{rest}").port for rest in ("?tls=true", ":5?tls=on", "?tls=false")] == [
         5671,
         5,
@@ -79,7 +79,7 @@ def test_tls_has_a_port_of_its_own():
     ],
 )
 def test_a_wrong_option_is_named(query, key):
-    """Unknown, of the wrong kind, out of range, or without its companion."""
+    """An option that is unknown, of the wrong kind, out of range or incomplete is a ConfigError with its key."""
     with pytest.raises(ConfigError) as raised:
         txcore.connect(f"rabbitmq://ann:s3cret@host/?{query}")
     assert key == raised.value.key
@@ -88,7 +88,7 @@ def test_a_wrong_option_is_named(query, key):
 
 @pytest.mark.parametrize("authority", ["ann:s3cret@h:x", "ann:s3cret@h:0", "ann:s3cret@h:70000"])
 def test_a_wrong_port_is_named_without_the_password(authority):
-    """The part after the last colon is no port."""
+    """The error for a port that is no valid number has the key `port`, and does not show the password."""
     with pytest.raises(ConfigError) as raised:
         parse_url(f"rabbitmq://{authority}/")
     assert raised.value.key == "port"
@@ -96,7 +96,7 @@ def test_a_wrong_port_is_named_without_the_password(authority):
 
 
 def test_the_password_is_in_no_representation():
-    """Neither of the options nor of the backend."""
+    """The repr of options and of the backend does not show the password."""
     options = parse_url("rabbitmq://ann:s3cret@host/")
     assert options.password == "s3cret"
     assert "s3cret" not in repr(options) + repr(RabbitmqBackend(options))
@@ -104,7 +104,7 @@ def test_the_password_is_in_no_representation():
 
 @pytest.mark.parametrize("guarantees", GUARANTEES)
 def test_guarantees_are_those_of_an_opened_backend(guarantees):
-    """The documented capabilities are what `txcore.connect` returns; nothing is contacted for it."""
+    """The documented capabilities are those of the backend from `txcore.connect`; no broker is contacted for them."""
     url = guarantees.url.replace("user:password@host:5672/vhost", "127.0.0.1:9")
     backend = txcore.connect(url)
     assert guarantees.capabilities == backend.capabilities
@@ -112,7 +112,7 @@ def test_guarantees_are_those_of_an_opened_backend(guarantees):
 
 
 def test_names_and_arguments_are_stable():
-    """The audit, the doctor and operators find the logs by these; other arguments would refuse existing groups."""
+    """Names and arguments of streams do not change: tools find logs by name, and the broker compares arguments."""
     assert log_name("orders", LogKind.HALF, 3) == "txc.orders.half.3"
     assert stream_arguments(Options(), "orders", 3) == {
         "txc.orders.op.3": {

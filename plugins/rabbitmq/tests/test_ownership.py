@@ -1,4 +1,4 @@
-"""Members of a group on a real broker: sharing, handing over, taking over from the killed and the frozen."""
+"""Members of a group on a real broker: sharing, handing over, taking over from killed and frozen members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESOURCE_LOCKED = 405
 
 
 class Member:
-    """A claim and what it holds; `obeys` says whether it gives up what it is asked for."""
+    """A claim and its partitions; `obeys` sets whether it gives up revoked partitions."""
 
     def __init__(self, backend, group, name, *, obeys=True):
         self.claim = backend.claim(group, name)
@@ -45,14 +45,14 @@ class Member:
 
 
 def poll(members):
-    """Return what each member holds; no partition is held twice."""
+    """Poll all members; return their numbers of partitions. No two members may hold one partition."""
     held = [set(member.poll()) for member in members]
     assert len(set().union(*held)) == sum(map(len, held))
     return [len(each) for each in held]
 
 
 def test_five_members_come_and_go(kit):
-    """Shares differ by one at most once they no longer change, and every partition is held."""
+    """After each change of members all partitions are held, and the shares differ by one at most."""
     backend = kit.connect(partition_count=8)
     members = []
     for count in range(1, 6):
@@ -66,7 +66,7 @@ def test_five_members_come_and_go(kit):
 
 
 def test_members_that_join_at_once_share_without_a_detour(kit):
-    """They hear each other before they take anything."""
+    """Two members that join at the same time take one partition each, with at most four events."""
     kit.wait(kit.backend.ensure_group(kit.group))
     members = [Member(kit.open(), kit.group, name) for name in ("a", "b")]
     kit.until(lambda: poll(members) == [1, 1])
@@ -74,7 +74,7 @@ def test_members_that_join_at_once_share_without_a_detour(kit):
 
 
 def test_a_member_that_does_not_obey_loses_its_surplus_after_drain_s(kit):
-    """It hears REVOKING, then LOST; the newcomer is not kept waiting for ever."""
+    """A member that ignores REVOKING gets LOST after its drain time, and the new member gets the partition."""
     deaf = Member(kit.connect(drain_s=0.5), kit.group, "deaf", obeys=False)
     kit.until(lambda: poll([deaf]) == [2])
     other = Member(kit.connect(), kit.group, "other")
@@ -83,11 +83,11 @@ def test_a_member_that_does_not_obey_loses_its_surplus_after_drain_s(kit):
 
 
 def test_a_late_answer_does_not_give_up_a_new_assignment(kit):
-    """`give_up` means the last assignment that was polled, not the one after it."""
+    """A give_up of the last polled assignment does not end the assignment after it."""
     member = Member(kit.connect(), kit.group, "me", obeys=False)
     kit.until(lambda: poll([member]) == [2])
     link, loop = member.claim._link, kit.opened[0]._reading
-    loop.call(link._connection.close)  # lost and made again, unpolled
+    loop.call(link._connection.close)  # partitions are lost and assigned again without a poll
     kit.until(lambda: len(member.claim._events) == 4)
     member.claim.give_up(0)
     seen = threading.Event()
@@ -98,19 +98,19 @@ def test_a_late_answer_does_not_give_up_a_new_assignment(kit):
 
 
 def test_giving_up_what_is_over_or_never_was_changes_nothing(kit):
-    """Only the last assignment that `poll` returned is meant: not one given up already, not one that was lost."""
+    """A give_up changes nothing if the last polled assignment was given up or lost already, or never existed."""
     member = Member(kit.connect(), kit.group, "me", obeys=False)
     kit.until(lambda: poll([member]) == [2])
     member.claim.give_up(7)
     member.claim.give_up(0)
-    kit.until(lambda: len(member.claim._events) == 1)  # assigned anew, unpolled
+    kit.until(lambda: len(member.claim._events) == 1)  # assigned again, but not polled
     member.claim.give_up(0)
     kit.until(lambda: (member.poll() and member.heard[2:]) == [(ASSIGNED, 0)])
     kit.opened[0]._reading.call(member.claim._link._connection.close)
     kit.until(lambda: len(member.claim._events) == 4)
     lost = [member.claim._events.popleft() for _ in range(2)]
     assert {LOST} == {event.kind for event, _ in lost}
-    for event, assignment in lost:  # polled by themselves, the new assignments not yet
+    for event, assignment in lost:  # only these are polled, the new assignments not yet
         member.claim._polled.pop(event.partition)
         member.claim.give_up(event.partition)
         assert member.claim._owned[event.partition] > assignment
@@ -122,7 +122,7 @@ def test_giving_up_what_is_over_or_never_was_changes_nothing(kit):
 
 
 def test_takeover_after_a_kill(kit):
-    """SIGKILL of a member's process: its partitions are the other's within 15 s."""
+    """Another member has a killed member's partitions within 15 s."""
     backend = kit.connect(partition_count=4)
     child = kit.child("hold", kit.address(), kit.group)
     assert "held 0 1 2 3\n" in iter(child.stdout.readline, "")
@@ -135,7 +135,7 @@ def test_takeover_after_a_kill(kit):
 
 
 def test_takeover_after_a_freeze_and_the_thawed_owner_is_harmless(kit):
-    """SIGSTOP of a member's process: taken over within 40 s; thawed, it hears LOST and then shares again."""
+    """Another member has a frozen member's partitions within 40 s; after the thaw they share again."""
     kit.timeout_s = FROZEN_MAX_S + 10
     backend = kit.connect(partition_count=4)
     child = kit.child("hold", kit.address(), kit.group)
@@ -151,7 +151,7 @@ def test_takeover_after_a_freeze_and_the_thawed_owner_is_harmless(kit):
 
 
 def test_claims_are_in_log_order_whichever_member_holds_the_lock(kit):
-    """A late record of a replaced owner comes after the new claim, where it does not count."""
+    """A late record of a replaced owner is stored after the new CLAIM, where it does not count."""
     first, second = kit.connect(claim_heartbeat_s=1), kit.connect(claim_heartbeat_s=1)
     old = Member(first, kit.group, "old")
     kit.until(lambda: len(old.poll()) == 2)
@@ -159,7 +159,7 @@ def test_claims_are_in_log_order_whichever_member_holds_the_lock(kit):
     raw.append(kit, half, backend=first)
     raw.mark(kit, OpKind.CLAIM, b"1" * 16, backend=first)
     thaw = threading.Event()
-    first._reading.call(lambda: thaw.wait(30))  # frozen: it answers no heartbeat
+    first._reading.call(lambda: thaw.wait(30))  # freezes it: it answers no heartbeat
     try:
         new = Member(second, kit.group, "new")
         kit.until(lambda: len(new.poll()) == 2)
@@ -174,7 +174,7 @@ def test_claims_are_in_log_order_whichever_member_holds_the_lock(kit):
 
 
 def test_a_lock_that_another_client_holds_is_left_alone_and_taken_later(kit):
-    """A plain client declares a partition's queue: the other partition is taken, and this one when it is free."""
+    """A member takes the other partition while a plain client holds one's lock, and this one after it is free."""
     backend, channel = kit.connect(), kit.channel()
     channel.queue_declare(claim_name(kit.group, 0), exclusive=True, arguments={"x-queue-type": "classic"})
     member = Member(backend, kit.group, "me")
@@ -184,7 +184,7 @@ def test_a_lock_that_another_client_holds_is_left_alone_and_taken_later(kit):
 
 
 def test_a_lock_that_no_live_connection_can_hold_gets_a_substitute(kit):
-    """Locked for longer than heartbeats allow, as a cluster does for a node that is down; others share it as ever."""
+    """A lock held for longer than heartbeats allow gets a substitute, which other members respect."""
     backend, channel = kit.connect(claim_heartbeat_s=1), kit.channel()
     channel.queue_declare(claim_name(kit.group, 0), exclusive=True, arguments={"x-queue-type": "classic"})
     member = Member(backend, kit.group, "me")
@@ -202,7 +202,7 @@ def test_a_lock_that_no_live_connection_can_hold_gets_a_substitute(kit):
 
 
 def error_of_declare(channel, name):
-    """Return the code with which the broker refuses a passive declare, 0 if it does not."""
+    """Return the code with which the broker refuses a passive declare, or 0 if it accepts it."""
     try:
         channel.queue_declare(name, passive=True)
     except exceptions.ChannelClosedByBroker as error:
@@ -211,7 +211,7 @@ def error_of_declare(channel, name):
 
 
 def test_each_connection_of_a_member_listens_on_a_queue_of_its_own(kit):
-    """The last one's stays locked while its node is down: waiting for it would leave the member out of the group."""
+    """A member's new connection uses a new queue, so it can join again while its old queue is locked."""
     member = Member(kit.connect(), kit.group, "me")
     kit.until(lambda: len(member.poll()) == 2)
     before = member.claim._presence._queue
@@ -225,7 +225,7 @@ def test_each_connection_of_a_member_listens_on_a_queue_of_its_own(kit):
 
 
 def test_members_that_cannot_hear_each_other_still_never_hold_one_together(kit):
-    """The exchange is deleted under them: locks decide; it is made again, and they share."""
+    """After the exchange of announcements is deleted, no partition has two owners, and the members share again."""
     backend = kit.connect()
     first = Member(backend, kit.group, "first")
     kit.until(lambda: poll([first]) == [2])
@@ -235,7 +235,7 @@ def test_members_that_cannot_hear_each_other_still_never_hold_one_together(kit):
 
 
 def test_a_group_that_was_not_made_cannot_be_joined(kit):
-    """`poll` says so, again and again; nothing is made."""
+    """`poll` of a claim for a missing group raises ConfigError each time."""
     claim = kit.backend.claim(f"no-{kit.group}", "me")
 
     def refused():
@@ -251,7 +251,7 @@ def test_a_group_that_was_not_made_cannot_be_joined(kit):
 
 
 def test_a_closed_claim_is_closed(kit):
-    """Polling and checkpointing it is a mistake; closing it again is none."""
+    """A closed claim refuses poll and checkpoint; closing it twice is allowed."""
     claim = Member(kit.connect(), kit.group, "me").claim
     began_s = time.monotonic()
     kit.wait(claim.close(5.0))
@@ -266,7 +266,7 @@ def test_a_closed_claim_is_closed(kit):
 
 
 def test_strange_announcements_are_ignored(kit):
-    """Any client may publish to an exchange; a newer plugin may announce in another form."""
+    """Members ignore announcements in an unknown form, and share as usual."""
     member = Member(kit.connect(), kit.group, "me")
     kit.until(lambda: len(member.poll()) == 2)
     channel = kit.channel()

@@ -1,4 +1,4 @@
-"""How partitions are shared out: rules without a broker, over every small group."""
+"""The rules for sharing partitions, without a broker, in small groups."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def holding(*kept, revoking=()):
 
 
 def test_odd_partitions_stay_with_the_members_that_hold_most():
-    """So that few partitions move."""
+    """A member with an odd partition keeps it, so that few partitions move."""
     members = {"a": holding(0), "b": holding(1, 2)}
     assert shares(members, 3) == {"a": 1, "b": 2}
     assert tuple(surplus_of(name, members, 3) for name in members) == ([], [])
 
 
 def test_a_newcomer_gets_its_share_of_what_the_others_have():
-    """They give up what is too much; it takes nothing before that is free."""
+    """A new member takes the partitions that others give up, and only after they are free."""
     members = {"a": holding(0, 1, 2, 3), "b": holding()}
     assert surplus_of("a", members, 4) == [2, 3]
     assert wanted_by("b", members, 4, ()) == []
@@ -32,7 +32,7 @@ def test_a_newcomer_gets_its_share_of_what_the_others_have():
 
 
 def test_members_that_see_the_same_want_different_partitions():
-    """No member runs into another's lock."""
+    """Members with the same view want different partitions, and together all of them."""
     members = {name: holding() for name in "abc"}
     wanted = [wanted_by(name, members, 8, ()) for name in members]
     assert sorted(partition for each in wanted for partition in each) == list(range(8))
@@ -40,7 +40,7 @@ def test_members_that_see_the_same_want_different_partitions():
 
 
 def test_what_is_locked_is_left_alone_and_the_rest_is_taken():
-    """A member that was killed a moment ago holds locks that no member announces."""
+    """A member takes only partitions that are not avoided, as a killed member may still hold locks."""
     assert wanted_by("a", {"a": holding()}, 4, {0, 2}) == [1, 3]
 
 
@@ -53,7 +53,7 @@ def test_more_members_than_partitions():
 
 @pytest.mark.parametrize("seed", range(50))
 def test_any_group_comes_to_rest_with_equal_shares(seed):
-    """Members come, go and obey: after a few rounds every partition is held once, shares differ by one at most."""
+    """A few rounds after members come or go, each partition has one owner, and shares differ by one at most."""
     chance = random.Random(seed)
     count = chance.randint(1, 12)
     held = {f"m{number}": set() for number in range(chance.randint(1, 5))}
@@ -74,7 +74,7 @@ def test_any_group_comes_to_rest_with_equal_shares(seed):
 
 
 def test_a_member_that_is_silent_for_too_long_is_gone():
-    """It is gone until it is heard again; while no member can be heard, none is gone."""
+    """A member that is silent for too long is gone; after a refresh the silence counts anew."""
     roll = Roll(3.0)
     roll.hear("a", holding(1), 10.0)
     roll.hear("b", holding(2), 12.0)

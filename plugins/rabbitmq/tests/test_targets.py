@@ -1,4 +1,4 @@
-"""Targets on a real broker: refusals, when they are found out, and that they harm no other message."""
+"""Targets on a real broker: refusals, the step that finds them, and no effect on other messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def count_in(channel, queue):
 
 
 def test_a_target_is_an_ordinary_persistent_message(kit):
-    """Body, headers and key as given; the id is the message id too; delivery mode 2."""
+    """A target is persistent, with the given body, headers and key; its message id is its txcore-id."""
     queue = kit.queue()
     half = raw.half(kit, queue, body=b"\x00body", key=b"42", headers={"colour": "red", "raw": b"\xff"})
     raw.append(kit, half)
@@ -36,7 +36,7 @@ def test_a_target_is_an_ordinary_persistent_message(kit):
 
 
 def test_missing_queue_and_missing_exchange_refuse_the_half(kit):
-    """Found out before the half is stored, and again once they were made."""
+    """A half for a missing queue or exchange is refused, and stored after the queue or exchange was declared."""
     queue, exchange = f"late-{kit.group}", f"late-exchange-{kit.group}"
     halves = [raw.half(kit, queue), raw.half(kit, f"{exchange}/key"), raw.half(kit, kit.queue())]
     outcomes = raw.append(kit, *halves)
@@ -50,7 +50,7 @@ def test_missing_queue_and_missing_exchange_refuse_the_half(kit):
 
 
 def test_an_exclusive_queue_of_another_client_is_a_target(kit):
-    """Publishing to it is allowed, although it cannot be declared."""
+    """An exclusive queue of another connection can be a target, although txcore cannot declare it."""
     channel, queue = kit.channel(), f"exclusive-{kit.group}"
     channel.queue_declare(queue, exclusive=True, arguments={"x-queue-type": "classic"})
     half = raw.half(kit, queue)
@@ -59,7 +59,7 @@ def test_an_exclusive_queue_of_another_client_is_a_target(kit):
 
 
 def test_an_unroutable_key_is_refused_by_name_and_its_twin_is_delivered(kit):
-    """A return names only a message id; the neighbours under way are confirmed all the same."""
+    """A target with an unroutable key is REFUSED by name, and other targets under way are confirmed."""
     channel, exchange, queue = kit.channel(), f"exchange-{kit.group}", kit.queue()
     channel.exchange_declare(exchange, "topic", durable=True)
     channel.queue_bind(queue, exchange, "known.*")
@@ -77,7 +77,7 @@ def test_an_unroutable_key_is_refused_by_name_and_its_twin_is_delivered(kit):
 
 
 def test_a_full_queue_refuses_and_takes_it_later(kit):
-    """reject-publish answers with a nack; the other target is published, the missing one by the next try."""
+    """A release to a full queue is REFUSED with the missing target, which the next release publishes."""
     arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
     full, other, channel = kit.queue("full", **arguments), kit.queue(), kit.channel()
     channel.basic_publish("", full, b"full now")
@@ -92,7 +92,7 @@ def test_a_full_queue_refuses_and_takes_it_later(kit):
 
 
 def test_two_targets_on_one_topic(kit):
-    """Both arrive, in the order of the half, each with its own id."""
+    """Two targets of a transaction on one queue arrive in their order, each with its own id."""
     queue = kit.queue()
     half = raw.half(kit, queue, queue)
     raw.append(kit, half)
@@ -103,7 +103,7 @@ def test_two_targets_on_one_topic(kit):
 
 
 def test_one_target_twice_under_way_and_one_of_them_returned(kit):
-    """Two attempts share a message id; which of them came back cannot be known, so neither is called certain."""
+    """Concurrent releases of one unroutable target are REFUSED or UNKNOWN, as they share a message id."""
     channel, exchange = kit.channel(), f"exchange-{kit.group}"
     channel.exchange_declare(exchange, "topic", durable=True)
     half = raw.half(kit, f"{exchange}/nowhere")
@@ -115,20 +115,20 @@ def test_one_target_twice_under_way_and_one_of_them_returned(kit):
 
 
 def test_an_exchange_that_vanishes_hurts_only_its_own_messages(kit):
-    """The broker closes the channel; other exchanges and the logs have channels of their own."""
+    """After an exchange is deleted, only releases to it fail, as other targets have channels of their own."""
     channel, exchange, queue = kit.channel(), f"gone-{kit.group}", kit.queue()
     channel.exchange_declare(exchange, "fanout", durable=True)
     channel.queue_bind(queue, exchange)
     doomed = [raw.half(kit, f"{exchange}/any") for _ in range(30)]
     good = [raw.half(kit, queue) for _ in range(30)]
     raw.append(kit, *doomed, *good)
-    raw.release(kit, Resolution(doomed[0], None, (0,)))  # its lane is open
+    raw.release(kit, Resolution(doomed[0], None, (0,)))  # this opens its lane
     channel.exchange_delete(exchange)
     pairs = [half for pair in zip(doomed, good, strict=True) for half in pair]
     outcomes = raw.release(kit, *[raw.commit(half) for half in pairs])
     assert raw.statuses(outcomes[1::2]) == [DURABLE] * 30
     assert DURABLE not in raw.statuses(outcomes[::2])
-    # What was under way when the channel died is uncertain; what is tried now is refused by the broker's own answer.
+    # Messages under way when the channel was closed are uncertain; the broker itself refuses a message sent now.
     (outcome,) = raw.release(kit, raw.commit(doomed[0]))
     assert (outcome.status, type(outcome.error)) == (REFUSED, MessageRejectedError)
     assert exchange in str(outcome.error)
@@ -136,7 +136,7 @@ def test_an_exchange_that_vanishes_hurts_only_its_own_messages(kit):
 
 
 def test_a_queue_deleted_after_the_half_was_stored_is_refused(kit):
-    """And the next half for it is refused before it is stored: what was known is asked for again."""
+    """A release to a queue that was deleted after the half is REFUSED, and so is the next half for it."""
     queue = kit.queue()
     half = raw.half(kit, queue)
     raw.append(kit, half)
@@ -147,7 +147,7 @@ def test_a_queue_deleted_after_the_half_was_stored_is_refused(kit):
 
 
 def test_a_stream_is_a_target(kit):
-    """A stream at its limit drops its oldest messages and refuses nothing."""
+    """A stream can be a target; at its limit it drops its oldest messages and refuses none."""
     name, channel = f"stream-{kit.group}", kit.channel()
     arguments = {
         "x-queue-type": "stream",
@@ -162,7 +162,7 @@ def test_a_stream_is_a_target(kit):
 
 
 def test_more_exchanges_than_lanes(kit):
-    """Channels that are idle give way to others, and come back."""
+    """Releases to more exchanges than lanes are all DURABLE, as idle channels are closed and opened again."""
     from txcore_rabbitmq import publishing  # noqa: PLC0415
 
     channel, queue, count = kit.channel(), kit.queue(), 12
@@ -191,7 +191,7 @@ def test_more_exchanges_than_lanes(kit):
     ],
 )
 def test_what_amqp_cannot_carry_is_refused_before_the_half(kit, topic, headers, reason):
-    """Met later it would cost the connection and everything under way on it."""
+    """A half with a topic or headers that AMQP cannot carry is refused alone, and the connection stays open."""
     queue = kit.queue()
     bad, good = raw.half(kit, topic.format(queue=queue), headers=headers), raw.half(kit, queue)
     outcomes = raw.append(kit, bad, good)
@@ -200,7 +200,7 @@ def test_what_amqp_cannot_carry_is_refused_before_the_half(kit, topic, headers, 
 
 
 def test_large_headers_that_fit_arrive(kit):
-    """Just below our limit, and thus below the broker's frame."""
+    """A target with headers just below the limit is published."""
     queue = kit.queue()
     half = raw.half(kit, queue, headers={f"h{number}": "v" * 6_000 for number in range(10)})
     assert raw.statuses(raw.append(kit, half)) == [DURABLE]
@@ -208,7 +208,7 @@ def test_large_headers_that_fit_arrive(kit):
 
 
 def test_a_queue_with_a_slash_in_its_name(kit):
-    """Written with a slash in front, as the default exchange has no name."""
+    """A topic with a slash in front names a queue with a slash in its name."""
     queue = kit.queue("with/slash")
     half = raw.half(kit, f"/{queue}")
     assert raw.statuses(raw.append(kit, half)) == [DURABLE]
@@ -217,7 +217,7 @@ def test_a_queue_with_a_slash_in_its_name(kit):
 
 
 def test_nothing_is_published_for_a_group_that_does_not_exist(kit):
-    """A release that this object has not made the group for asks first: its op could never be written."""
+    """A release for a missing group is REFUSED and publishes no target, as its op could not be written."""
     queue = kit.queue()
     half = raw.half(kit, queue)
     half.group = f"never-made-{kit.group}"

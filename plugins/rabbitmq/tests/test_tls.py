@@ -1,4 +1,4 @@
-"""A real TLS listener: own authority, client certificate, names, and the errors when one of them is wrong."""
+"""A real TLS listener: private authority, client certificate, names, and the errors when one of them is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txcore.records import LogKind, Status
 
 
 def options(broker, **changed):
-    """Return the URL's options for the broker's TLS listener; None leaves one out."""
+    """Return the URL's options for the broker's TLS listener; None leaves an option out."""
     given = {
         "tls": "true",
         "tls_ca_file": broker.ca_file,
@@ -30,7 +30,7 @@ def connect(kit, *, url="", **changed):
 
 
 def test_everything_works_over_tls(secure):
-    """Own authority, client certificate, a user with a password: halves, targets, logs, claims, consumers."""
+    """Halves, targets, logs, claims and consumers work over TLS with a client certificate and a password."""
     backend, queue = connect(secure), secure.queue()
     assert secure.wait(backend.ensure_group(secure.group, 1)) == 1
     half = raw.half(secure, queue)
@@ -47,7 +47,7 @@ def test_everything_works_over_tls(secure):
 
 
 def test_large_records_travel_over_tls(secure):
-    """TLS has buffers of its own, in which pika must find everything."""
+    """Large records are stored and read over TLS, which has buffers of its own."""
     backend, queue = connect(secure), secure.queue()
     secure.wait(backend.ensure_group(secure.group, 1))
     halves = [raw.half(secure, queue, body=bytes(800_000)) for _ in range(20)]
@@ -65,7 +65,7 @@ def test_large_records_travel_over_tls(secure):
     ],
 )
 def test_a_broker_that_cannot_be_trusted_is_reported_at_once(secure, changed, words):
-    """An authority that signed nothing here, or another name in the certificate: no login is sent."""
+    """A broker with an untrusted certificate, or one for another name, is a BackendUnavailableError at once."""
     stranger = secure.broker.certificates.stranger_ca_file
     backend = connect(secure, **{key: value and value.format(stranger=stranger) for key, value in changed.items()})
     took_s, error = secure.lasts_s(lambda: error_of(lambda: backend.ensure_group(secure.group), 20.0))
@@ -75,20 +75,20 @@ def test_a_broker_that_cannot_be_trusted_is_reported_at_once(secure, changed, wo
 
 
 def test_without_verification_any_certificate_will_do(secure):
-    """For tests only; the README says so."""
+    """With `tls_verify=false` a client accepts any certificate; the README allows this for tests only."""
     backend = connect(secure, tls_ca_file=None, tls_verify="false")
     assert secure.wait(backend.ensure_group(secure.group, 1)) == 1
 
 
 def test_a_missing_client_certificate_is_refused(secure):
-    """By the broker, in whatever words its TLS has; nothing hangs."""
+    """A client without a certificate gets a BackendUnavailableError in time."""
     backend = connect(secure, tls_certificate_file=None, tls_key_file=None, control_timeout_s=3)
     error = error_of(lambda: backend.ensure_group(secure.group), 20.0)
     assert isinstance(error, BackendUnavailableError)
 
 
 def test_a_wrong_password_over_tls_is_reported_at_once(secure):
-    """As without TLS."""
+    """The error for a wrong password over TLS names the login, and does not show the password."""
     url = secure.broker.credentials_url.replace(brokers.PASSWORD, "wrong-pass")
     backend = connect(secure, url=url)
     error = error_of(lambda: backend.ensure_group(secure.group), 20.0)
@@ -98,7 +98,7 @@ def test_a_wrong_password_over_tls_is_reported_at_once(secure):
 
 
 def test_tls_to_a_listener_without_it_is_no_hang(secure):
-    """And the other way round: plain AMQP to a TLS listener."""
+    """TLS to a plain listener, and plain AMQP to a TLS listener, are BackendUnavailableErrors in time."""
     plain = connect(secure, url=secure.broker.url, control_timeout_s=3)
     assert isinstance(error_of(lambda: plain.ensure_group(secure.group), 20.0), BackendUnavailableError)
     base = secure.broker.credentials_url.partition("?")[0]
@@ -108,7 +108,7 @@ def test_tls_to_a_listener_without_it_is_no_hang(secure):
 
 
 def test_a_key_that_does_not_fit_is_named_before_anything_is_contacted(secure, tmp_path):
-    """As is a file that is no certificate."""
+    """A file that is no certificate is a ConfigError with its option, before any connection."""
     strange = tmp_path / "strange.pem"
     strange.write_text("no certificate")
     for changed in ({"tls_certificate_file": strange}, {"tls_ca_file": strange}):

@@ -1,4 +1,4 @@
-"""A broker that is killed, frozen, alarmed, cut off or absent: items end in time, and nothing certain is wrong."""
+"""A broker that is killed, frozen, alarmed, cut off or absent: items end in time, and no certain outcome is wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def alarmed(broker):
 
 
 class Load:
-    """Appends halves and releases them from a thread, at a given rate, until stopped."""
+    """A thread that appends halves and releases them until stopped."""
 
     def __init__(self, kit, backend, queue):
         self._kit, self._backend, self._queue = kit, backend, queue
@@ -49,7 +49,7 @@ class Load:
             self.releases.append(released)
 
     def stop(self):
-        """Return (half, how its append ended, how its release ended) of everything."""
+        """Return (half, outcome of its append, outcome of its release) of all halves."""
         self._stop.set()
         self._thread.join()
         found = []
@@ -60,7 +60,7 @@ class Load:
 
 
 def stored_ids(kit, backend, last):
-    """Return the ids in the half log up to *last*, appended once the broker is there again."""
+    """Return the ids in the half log up to *last*, which is appended when the broker is back."""
     kit.until(lambda: raw.append(kit, last, backend=backend)[0].status is DURABLE)
     records, reader = [], backend.read(kit.group, LogKind.HALF, 0)
 
@@ -75,7 +75,7 @@ def stored_ids(kit, backend, last):
 
 
 def judge(kit, ended, stored, delivered):
-    """What was called certain is so."""
+    """Check that DURABLE halves and targets are stored, and REFUSED halves are not."""
     counts = {status.value: sum(append.status is status for _, append, _ in ended) for status in Status}
     _log.info("halves: %s; releases durable: %d", counts, sum(end.status is DURABLE for *_, end in ended))
     for half, append, release in ended:
@@ -90,7 +90,7 @@ def ids_in(kit, queue):
 
 
 def test_a_broker_killed_in_mid_stream(hurt):
-    """kill -9 under load, and a restart: all is settled in time, and everything DURABLE is there afterwards."""
+    """After kill -9 under load and a restart, all items are settled, and no certain outcome is wrong."""
     backend, queue = hurt.connect(), hurt.queue()
     load = Load(hurt, backend, queue)
     hurt.until(lambda: len(load.releases) > 20)
@@ -106,7 +106,7 @@ def test_a_broker_killed_in_mid_stream(hurt):
 
 
 def test_a_broker_frozen_for_ten_seconds(hurt):
-    """SIGSTOP: items end within their timeout; thawed, the same connection continues, and certain is certain."""
+    """Items end within their timeout while the broker is frozen, and no certain outcome is wrong after the thaw."""
     backend, queue = hurt.connect(delivery_timeout_s=1), hurt.queue()
     load = Load(hurt, backend, queue)
     hurt.until(lambda: len(load.releases) > 20)
@@ -116,14 +116,14 @@ def test_a_broker_frozen_for_ten_seconds(hurt):
         took_s, outcomes = hurt.lasts_s(lambda: last.wait(backend, 5.0))
         assert took_s < 2.0
         assert DURABLE not in raw.statuses(outcomes)
-        assert not threading.Event().wait(9.0)  # frozen for ten seconds, whatever the client does
+        assert not threading.Event().wait(9.0)  # the freeze lasts ten seconds in any case
     ended = load.stop()
     stored = stored_ids(hurt, backend, raw.half(hurt, queue))
     judge(hurt, ended, stored, ids_in(hurt, queue))
 
 
 def test_a_release_to_a_stalled_broker_is_unknown_and_may_take_effect_later(hurt):
-    """No timeout can call back what lies in a socket; the op is not written for it."""
+    """A release to a stalled broker is UNKNOWN and its op is not written, but its target may be published later."""
     backend, queue = hurt.connect(delivery_timeout_s=1), hurt.queue()
     warm, half = raw.half(hurt, queue), raw.half(hurt, queue)
     raw.append(hurt, warm, half, backend=backend)
@@ -137,15 +137,15 @@ def test_a_release_to_a_stalled_broker_is_unknown_and_may_take_effect_later(hurt
 
 
 def test_confirms_that_lie_in_the_socket_are_read_before_a_message_is_given_up(kit):
-    """The publishing thread gets no time for longer than a delivery may take; the broker has answered meanwhile."""
+    """Confirms that arrived while the publishing thread was blocked past the deadline make the releases DURABLE."""
     backend, queue = kit.connect(delivery_timeout_s=1), kit.queue()
     first, *halves = [raw.half(kit, queue) for _ in range(50)]
     raw.append(kit, first, *halves, backend=backend)
-    raw.release(kit, raw.commit(first), backend=backend)  # opens the lane
+    raw.release(kit, raw.commit(first), backend=backend)  # this opens the lane
     batch, loop, publisher = Recorder([raw.commit(half) for half in halves]), backend._publishing, backend._publisher
 
     def stall_when_sent():
-        """Stop the thread in the turn in which the last byte went, so that no confirm was read."""
+        """Block the thread in the turn that sends the last byte, so that no confirm is read."""
         if publisher._live_count < len(halves) or publisher._link.unsent_bytes:
             loop.ioloop.add_callback_threadsafe(stall_when_sent)  # before the timers of its turn
             return
@@ -158,7 +158,7 @@ def test_confirms_that_lie_in_the_socket_are_read_before_a_message_is_given_up(k
 
 
 def test_what_was_handed_over_before_a_freeze_is_not_published_after_its_deadline(kit):
-    """A process that was stopped longer than a delivery may take has a checker that decides meanwhile."""
+    """Items handed over before a freeze past their deadline are not published, as a checker may have decided."""
     backend, queue = kit.connect(delivery_timeout_s=0.5), kit.queue()
     half = raw.half(kit, queue)
     raw.append(kit, half, backend=backend)
@@ -167,18 +167,18 @@ def test_what_was_handed_over_before_a_freeze_is_not_published_after_its_deadlin
     batch, late = Recorder([raw.commit(half)]), Recorder([raw.half(kit, queue)])
     backend.release(batch)
     backend.append_halves(late)
-    assert not threading.Event().wait(0.7)  # longer than the delivery timeout, whatever the client does
+    assert not threading.Event().wait(0.7)  # longer than the delivery timeout in any case
     frozen.set()
     (outcome,) = batch.wait(backend, kit.timeout_s)
     assert (outcome.status, outcome.missing) == (UNKNOWN, (0,))
     assert raw.statuses(late.wait(backend, kit.timeout_s)) == [REFUSED]
-    raw.append(kit, raw.half(kit, queue), backend=backend)  # after anything that was published late
+    raw.append(kit, raw.half(kit, queue), backend=backend)  # comes after any message published late
     assert ids_in(kit, queue) == set()
     assert len(raw.halves(kit, 2)) == 2
 
 
 def test_a_confirm_lost_with_its_connection_is_unknown(hurt):
-    """The proxy forwards the request and swallows the reply; then it cuts the connection."""
+    """A half whose confirm is lost with the connection is UNKNOWN, and later halves are DURABLE."""
     backend, queue = hurt.connect(proxied=True), hurt.queue()
     proxy, half, later = hurt.broker.proxy, raw.half(hurt, queue), raw.half(hurt, queue)
     raw.append(hurt, raw.half(hurt, queue), backend=backend)
@@ -195,13 +195,13 @@ def test_a_confirm_lost_with_its_connection_is_unknown(hurt):
 
 
 def test_an_alarm_blocks_publishers_and_is_named(hurt, caplog):
-    """Memory above the watermark: nothing hangs, what was not sent is certain, the reason is named, and it passes."""
+    """During a memory alarm items end in time, the error names the alarm, and reading continues; all works after it."""
     caplog.set_level(logging.WARNING, "txcore.rabbitmq")
     backend, queue = hurt.connect(delivery_timeout_s=0.5), hurt.queue()
     first, stored = raw.half(hurt, queue), raw.half(hurt, queue)
     raw.append(hurt, stored, backend=backend)
     with alarmed(hurt.broker):
-        # The first publish runs into the alarm, so that the broker stops to listen; then it says so.
+        # After the first publish during the alarm the broker stops reading and reports the alarm.
         outcomes = raw.append(hurt, first, backend=backend)
         assert raw.statuses(outcomes) != [DURABLE]
 
@@ -225,7 +225,7 @@ def test_an_alarm_blocks_publishers_and_is_named(hurt, caplog):
 
 
 def test_members_keep_their_partitions_through_an_alarm(hurt):
-    """No member can announce anything meanwhile; none counts as gone."""
+    """No member loses a partition during an alarm, although no announcements arrive."""
     claims = [hurt.connect().claim(hurt.group, name) for name in ("a", "b")]
     held = [[], []]
 
@@ -248,7 +248,7 @@ def test_members_keep_their_partitions_through_an_alarm(hurt):
 
 
 def test_a_broker_that_is_absent_at_the_start_is_waited_for(hurt):
-    """Control calls fail with the reason, halves are refused in time; once it is there, everything works."""
+    """Without a broker, control calls fail with the reason and halves are refused in time; all work when it is back."""
     broker, queue = hurt.broker, hurt.queue()
     hurt.wait(hurt.backend.ensure_group(hurt.group))
     broker.kill()
@@ -282,7 +282,7 @@ def test_a_broker_that_is_absent_at_the_start_is_waited_for(hurt):
     ],
 )
 def test_a_refused_login_is_reported_at_once(kit, login, words):
-    """No caller waits for a timeout; the password is not in the text."""
+    """Each call after a refused login fails at once, and the error does not show the password."""
     host = kit.broker.url.rpartition("@")[2].rstrip("/")
     vhost = "none-of-that-name" if login == "guest:guest" else ""
     backend = txcore.connect(f"rabbitmq://{login}@{host}/{vhost}?delivery_timeout_s=5")
@@ -305,7 +305,7 @@ def test_a_refused_login_is_reported_at_once(kit, login, words):
 
 
 def test_a_connection_lost_while_logging_in_is_no_refused_login(hurt):
-    """pika calls both the same; only what the broker itself said is believed, else an outage would look like that."""
+    """A connection lost during its login is not reported as a refused login, although pika reports both the same."""
     hurt.wait(hurt.backend.ensure_group(hurt.group))
     proxy, backend = hurt.broker.proxy, hurt.connect(proxied=True, partition_count=None)
     stop = threading.Event()
@@ -318,7 +318,7 @@ def test_a_connection_lost_while_logging_in_is_no_refused_login(hurt):
     cutter.start()
     try:
         asked = [backend.ensure_group(hurt.group) for _ in range(20)]
-        assert not threading.Event().wait(2.0)  # a few dozen logins, cut at any point
+        assert not threading.Event().wait(2.0)  # enough for a few dozen logins, cut at any point
     finally:
         stop.set()
         cutter.join()
@@ -328,7 +328,7 @@ def test_a_connection_lost_while_logging_in_is_no_refused_login(hurt):
 
 
 def test_a_missing_right_to_write_is_named(hurt):
-    """Permissions are the broker's own answer: no retry would help, and others are not disturbed."""
+    """A missing write permission is a ConfigError with the broker's answer, and other backends are not affected."""
     broker, queue = hurt.broker, hurt.queue()
     hurt.wait(hurt.backend.ensure_group(hurt.group))
     with contextlib.suppress(Exception):
@@ -346,7 +346,7 @@ def test_a_missing_right_to_write_is_named(hurt):
 
 
 def test_the_documented_permissions_are_enough(hurt):
-    """Those of the README: its own objects, the default exchange, the targets; halves, releases, claims and logs."""
+    """Halves, releases, claims and logs work with the permissions that the README names."""
     broker, queue = hurt.broker, hurt.queue()
     channel, exchange = hurt.channel(), f"exchange-{hurt.group}"
     channel.exchange_declare(exchange, "topic", durable=True)
@@ -371,7 +371,7 @@ def test_the_documented_permissions_are_enough(hurt):
 
 
 def test_what_waits_is_bounded_by_count_and_by_bytes(hurt):
-    """While the broker is frozen, memory does not grow: what has no room is refused at once, and certain."""
+    """While the broker is frozen, halves above the bounds of count or bytes are REFUSED at once."""
     queue = hurt.queue()
     many = hurt.connect(delivery_timeout_s=5, window_count=10, queue_count=50)
     large = hurt.connect(delivery_timeout_s=5, window_bytes=100_000, queue_bytes=300_000)
@@ -396,7 +396,7 @@ def test_what_waits_is_bounded_by_count_and_by_bytes(hurt):
 
 @pytest.mark.parametrize("trouble", ["gone", "frozen", "alarmed"])
 def test_closing_is_bounded_whatever_the_broker_does(hurt, trouble):
-    """Everything handed over is settled, threads end, and others are not kept waiting."""
+    """Closing ends in time, settles all items and ends the threads, with a broker gone, frozen or alarmed."""
     backend, queue = hurt.connect(delivery_timeout_s=30), hurt.queue()
     claim = backend.claim(hurt.group, "me")
     hurt.until(lambda: list(claim.poll()))
@@ -424,7 +424,7 @@ def test_closing_is_bounded_whatever_the_broker_does(hurt, trouble):
 
 
 def test_a_checker_continues_after_its_broker_was_killed(hurt):
-    """Every stored half is decided after the restart; no operator has to restart anything."""
+    """A checker decides every stored half after its broker was killed and restarted, without a restart of its own."""
     backend, queue = hurt.connect(), hurt.queue()
     hurt.adopt(backend)
     identities = [hurt.orphan(txcore.Message(queue, b"%d" % number)).transaction_id for number in range(30)]
@@ -440,7 +440,7 @@ def test_a_checker_continues_after_its_broker_was_killed(hurt):
 
 
 def test_a_forked_child_opens_its_own(kit):
-    """The parent's backend refuses to work there, closes there without harm, and works on in the parent."""
+    """In a forked child the parent's backend refuses calls, and a new one works; the parent's still works there."""
     kit.wait(kit.backend.ensure_group(kit.group))
     child = kit.child("fork", kit.address(), kit.group, kit.queue())
     lines, _ = child.communicate(timeout=60)

@@ -27,10 +27,10 @@ __all__ = [
 
 
 def check_driver() -> None:
-    """Find out whether pika is there, without importing it.
+    """Check that pika is installed, without importing it.
 
     Raises:
-        BackendNotInstalledError: it is not.
+        BackendNotInstalledError: pika is missing.
     """
     if find_spec("pika") is None:
         raise BackendNotInstalledError(SCHEME, "pika", SCHEME)
@@ -64,7 +64,7 @@ def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Exa
 
 
 def open_consumer(url: str, topic: str, group: str) -> Any:
-    """Open a consumer of *topic*, which is made as a stream if it is missing; for demos and tests.
+    """Open a consumer of *topic*, which is created as a stream if it is missing; for demos and tests.
 
     Raises:
         BackendNotInstalledError: pika is missing.
@@ -78,7 +78,7 @@ def open_consumer(url: str, topic: str, group: str) -> Any:
 
 
 def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return what a group consists of on the broker; 0 partitions for the URL's own number."""
+    """Return the broker objects of a group; *partition_count* 0 takes the number of the URL."""
     from txcore_rabbitmq import describing  # noqa: PLC0415 - only `txcore topics` needs it
 
     return describing.describe_group(url, group, partition_count)

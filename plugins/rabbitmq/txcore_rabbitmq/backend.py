@@ -54,7 +54,7 @@ from txcore_rabbitmq.targets import TargetChecks
 _log = logging.getLogger("txcore.rabbitmq")
 
 BACKLOG_COUNT_MAX: Final = 10_000
-"""Batches that may wait for a thread of ours; beyond, callers hand over faster than Python can refuse."""
+"""Most batches that may wait for the publishing thread; above that, callers are faster than it can refuse items."""
 DRAIN_POLL_S: Final = 0.01
 NONCE_BITS: Final = 128
 
@@ -119,7 +119,7 @@ class RabbitmqBackend:
         return future
 
     def append_halves(self, batch: Batch[HalfRecord]) -> None:
-        """See `Backend.append_halves`. A half for an exchange is stored though its key may lead nowhere.
+        """See `Backend.append_halves`. A half for an exchange is stored even if no queue is bound for its routing key.
 
         Raises:
             ClosedError: after `close`.
@@ -146,7 +146,7 @@ class RabbitmqBackend:
     def read(self, group: str, kind: LogKind, partition: int, start: Position | None = None) -> StreamReader:
         """See `Backend.read`; the first `Reader.read` may wait for the broker, at most a second."""
         self._enter()
-        # An op log is read up to a mark; what has arrived of the others is often taken for all of it.
+        # An op log is read up to a mark; of the other logs callers often take the records that have arrived for all.
         waits_once = kind is not LogKind.OP or not self._releaser.knows(group, partition)
         search = self._end_search(group, kind, partition)
         return StreamReader(self._reading_link, log_name(group, kind, partition), start, search, waits_once=waits_once)
@@ -162,7 +162,7 @@ class RabbitmqBackend:
         return claim
 
     def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
-        """See `Backend.load_checkpoint`; reads up to a marker of its own, as a stream's end cannot be asked for."""
+        """See `Backend.load_checkpoint`; reads up to a marker of its own, as AMQP does not report a stream's end."""
         self._enter()
         future: Future[Checkpoint | None] = new_future()
         nonce = self._nonce()
@@ -190,7 +190,7 @@ class RabbitmqBackend:
             if self._closing is None:
                 self._closing = new_future()
                 if self._pid is None or self._pid != os.getpid():
-                    self._closing.set_result(None)  # nothing runs here; a parent's connections stay its own
+                    self._closing.set_result(None)  # no thread runs here; connections of a parent are not closed
                 else:
                     is_mine = True
             closing = self._closing
@@ -272,7 +272,7 @@ class RabbitmqBackend:
     # -- control -------------------------------------------------------------------------------------------------------
 
     def _join(self, claim: ExclusiveClaim, group: str) -> None:
-        """Let *claim* compete once the group is known; a broker that is not there is asked again and again."""
+        """Let *claim* compete after the group is known; while the broker cannot be reached, ask again."""
         if claim.is_closed or self._closing is not None:
             return
         counted: Future[int] = new_future()
@@ -292,10 +292,10 @@ class RabbitmqBackend:
         self._reading.call(setup.start)
 
     def _probe_size(self, count: int, future: Future[int]) -> None:
-        """Send the largest record to nowhere: it comes back, or the broker says that its limit is lower.
+        """Publish the largest record to a key without a queue: it is returned, or the broker reports a lower limit.
 
-        AMQP cannot be asked for the limit, and meeting it later would close the channel of all that is under way. A
-        broker that takes nothing now (an alarm) leaves the question open.
+        AMQP does not report the limit, and a larger message later would close the channel of all messages under way. If
+        the broker accepts no messages now (an alarm), the size is not verified yet.
         """
 
         def ended(_status: Status, error: TxcoreError | None) -> None:
@@ -363,7 +363,7 @@ class RabbitmqBackend:
 
 
 class _PublishingOwner:
-    """Passes the publishing connection's news on."""
+    """The publishing connection's owner, which passes its events on."""
 
     link: Link
 

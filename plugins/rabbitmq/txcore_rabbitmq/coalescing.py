@@ -1,7 +1,7 @@
-"""pika's connection with two short cuts: a message becomes bytes in one go, and what is sent in one turn goes together.
+"""pika's connection with two short cuts: a message is encoded in one step, and all bytes of a turn are sent together.
 
-pika makes three frames of a message, each of many pieces, and gives each to the socket with a call of its own: so many
-system calls and packets, for us and for the broker. The bytes are the same.
+pika encodes a message as three frames, each in many steps, and writes each to the socket with a call of its own. This
+costs system calls and packets, for the client and the broker. The bytes are the same here.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class CoalescingConnection(SelectConnection):  # type: ignore[misc] # pika has n
 
     @property
     def unsent_bytes(self) -> int:
-        """What was published and not yet taken by the network."""
+        """The number of published bytes that the network has not taken yet."""
         waiting = 0 if self._transport is None else int(self._transport.get_write_buffer_size())
         return self._frames_size + waiting
 
     def publish(self, channel_number: int, exchange: str, routing_key: str, properties: bytes, body: bytes) -> None:
-        """Publish on an open channel, mandatory; *properties* as `log_properties` and `target_properties` make them."""
+        """Publish on an open channel, mandatory; *properties* are those of `log_properties` or `target_properties`."""
         self._adapter_emit_data(
             publish_frames(channel_number, exchange, routing_key, properties, body, self._body_max_length)
         )
@@ -57,7 +57,7 @@ class CoalescingConnection(SelectConnection):  # type: ignore[misc] # pika has n
 
     def _emit(self) -> None:
         frames, self._frames, self._frames_size = self._frames, [], 0
-        if frames and self._transport is not None:  # without one the connection is lost, and so is what was to go
+        if frames and self._transport is not None:  # without a transport the connection is lost, and so are the frames
             super()._adapter_emit_data(b"".join(frames))
 
 
@@ -79,7 +79,7 @@ def publish_frames(
 
 
 def log_properties(message_id: str) -> bytes:
-    """Return the properties of a record of ours: persistent, with an id."""
+    """Return the properties of a record in one of txcore's streams: persistent, with an id."""
     raw = message_id.encode()
     return _pack_flags(_LOG_FLAGS, spec.PERSISTENT_DELIVERY_MODE, len(raw)) + raw
 

@@ -1,4 +1,4 @@
-"""The border to pika: its errors become ours here, and topics, headers and checkpoints take AMQP's form."""
+"""Conversions between txcore and pika: errors, topics, headers, announcements and checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOGIN_ERRORS: Final = (
 
 
 class Target(NamedTuple):
-    """Where a topic leads: an exchange ("" for the default one, which leads to the queue of that name) and a key."""
+    """The destination of a topic: an exchange and a key; the exchange "" leads to the queue with the key's name."""
 
     exchange: str
     routing_key: str
@@ -55,8 +55,8 @@ class Announcement(msgspec.Struct, array_like=True, tag="txca"):
     """A member's message to its group: the partitions it keeps, and those it is giving up.
 
     Attributes:
-        asks: It has just joined and wants to hear the others now.
-        leaves: It is gone.
+        asks: Whether the member has just joined and needs the others' announcements now.
+        leaves: Whether the member leaves the group.
     """
 
     member: str
@@ -76,7 +76,7 @@ _checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord | _Marker
 
 
 def parse_topic(topic: str) -> Target:
-    """Return where *topic* leads: `queue`, `exchange/routing.key`, or `/queue` for a queue with a slash in its name.
+    """Return the target of *topic*: `queue`, `exchange/routing.key`, or `/queue` for a queue with a slash in its name.
 
     Raises:
         MessageRejectedError: AMQP cannot carry the name.
@@ -97,10 +97,10 @@ def parse_topic(topic: str) -> Target:
 
 
 def check_headers(message: TargetMessage) -> None:
-    """Refuse headers that would not fit.
+    """Refuse a message whose headers would be too large.
 
     Raises:
-        MessageRejectedError: a name or the sum is too long; the broker would close the connection for it.
+        MessageRejectedError: a name or the sum is too long, for which the broker would close the connection.
     """
     size = len(message.key or b"")
     for name, value in message.headers.items():
@@ -127,12 +127,12 @@ def stored_properties() -> Any:
 
 
 def transient_properties() -> Any:
-    """Return the properties of a message that no reader needs to find again."""
+    """Return the properties of a message that the broker need not keep."""
     return pika.BasicProperties(delivery_mode=TRANSIENT)
 
 
 def offset_of(properties: Any) -> Position:
-    """Return a delivery's place in its stream."""
+    """Return a delivery's position in its stream."""
     return Position(int(properties.headers[OFFSET_HEADER]))  # pika's own integer class prints as "0L"
 
 
@@ -145,7 +145,7 @@ def decode_announcement(body: bytes) -> Announcement:
     """Return the announcement in *body*.
 
     Raises:
-        WireFormatError: it is none.
+        WireFormatError: *body* is no announcement.
     """
     try:
         return _announcement_decoder.decode(body)
@@ -161,7 +161,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def encode_marker(nonce: bytes) -> bytes:
-    """Return a record whose arrival says that everything before it was read."""
+    """Return a record whose arrival shows that all records before it were read."""
     return _encode(_Marker(nonce))
 
 
@@ -169,7 +169,7 @@ def decode_checkpoint(body: bytes) -> Checkpoint | bytes:
     """Return the checkpoint in *body*, or a marker's nonce.
 
     Raises:
-        WireFormatError: it is neither, or of another version.
+        WireFormatError: *body* is neither, or of another version.
     """
     try:
         record = _checkpoint_decoder.decode(body)
@@ -185,13 +185,13 @@ def decode_checkpoint(body: bytes) -> Checkpoint | bytes:
 
 
 def translate(error: BaseException, doing: str) -> TxcoreError:
-    """Return our error for one of pika's: ConfigError when the broker said no, else BackendUnavailableError."""
+    """Return txcore's error for an error of pika: ConfigError if the broker refused, else BackendUnavailableError."""
     if isinstance(error, TxcoreError):
         return error
     translated: TxcoreError
     code = getattr(error, "reply_code", None)
     text = str(getattr(error, "reply_text", error))
-    # 404 and 406 are also said of queues that are still starting, just after the broker has come back.
+    # The broker answers 404 and 406 also for queues that are still starting, just after its restart.
     if code in _REFUSALS and not _is_down(error) and (code != _PRECONDITION_FAILED or _OTHER_SETTINGS in text):
         translated = ConfigError(f"{doing}: the broker refuses: {text}", key=different_setting(error))
     elif _is_said_by_broker(error) and isinstance(
@@ -207,7 +207,7 @@ def translate(error: BaseException, doing: str) -> TxcoreError:
 
 
 def _plain(error: BaseException) -> str:
-    """Return pika's error without the nest of workflow errors around it."""
+    """Return pika's innermost error, without the workflow errors around it."""
     while isinstance(error, exceptions.AMQPConnectionError) and error.args and isinstance(error.args[0], Exception):
         error = error.args[0]
     inner = getattr(error, "exceptions", ()) or ([error.exception] if hasattr(error, "exception") else [])
@@ -215,7 +215,7 @@ def _plain(error: BaseException) -> str:
 
 
 def is_login_refused(error: BaseException) -> bool:
-    """Say whether *error*, one of ours, comes from a broker that was reached and refuses user, vhost or certificate."""
+    """Return whether txcore's *error* comes from a broker that was reached and refuses user, vhost or certificate."""
     cause = error.__cause__
     if isinstance(cause, _LOGIN_ERRORS):
         return _is_said_by_broker(cause)
@@ -223,12 +223,12 @@ def is_login_refused(error: BaseException) -> bool:
 
 
 def _is_said_by_broker(error: BaseException) -> bool:
-    """Say whether the broker itself said why it closed the connection; a lost one looks the same to pika."""
+    """Return whether the broker itself gave the reason for closing; pika reports a lost connection the same way."""
     return "ConnectionClosedByBroker" in str(error)
 
 
 def translate_refusal(error: BaseException, topic: str) -> TxcoreError:
-    """Return our error for a channel that the broker closed before anything was sent to *topic* on it."""
+    """Return txcore's error for a channel that the broker closed before any message was sent to *topic* on it."""
     if getattr(error, "reply_code", None) not in _REFUSALS or _is_down(error):
         return translate(error, f"publishing to {topic!r}")
     text = getattr(error, "reply_text", error)
@@ -238,28 +238,28 @@ def translate_refusal(error: BaseException, topic: str) -> TxcoreError:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Say whether the broker answered that queue or exchange does not exist."""
+    """Return whether the broker answered that queue or exchange does not exist."""
     return getattr(error, "reply_code", None) == 404 and not _is_down(error)
 
 
 def different_setting(error: BaseException) -> str:
-    """Return the argument in which what exists differs from what was declared, "" where the broker says none."""
+    """Return the argument in which an existing queue differs from its declaration; "" if the broker names none."""
     found = _SETTING.search(str(getattr(error, "reply_text", "")))
     return found[1] if found else ""
 
 
 def is_locked(error: BaseException) -> bool:
-    """Say whether the broker answered that another connection holds the queue."""
+    """Return whether the broker answered that another connection holds the queue."""
     return getattr(error, "reply_code", None) == 405
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """Say whether the broker answered that this user may not do that."""
+    """Return whether the broker answered that this user has no permission."""
     return getattr(error, "reply_code", None) == _ACCESS_REFUSED
 
 
 def is_too_large(error: BaseException | None) -> bool:
-    """Say whether *error*, one of ours, comes from a message above the broker's limit."""
+    """Return whether txcore's *error* comes from a message above the broker's limit."""
     cause = None if error is None else error.__cause__
     return getattr(cause, "reply_code", None) == _PRECONDITION_FAILED
 

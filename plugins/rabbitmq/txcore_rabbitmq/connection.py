@@ -1,6 +1,6 @@
-"""One thread with pika's loop, and connections that live on it and come back when they are lost.
+"""One thread with pika's loop, and connections on it that are opened again when they are lost.
 
-Nothing here knows what is published or read.
+This module does not depend on the published or read messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger("txcore.rabbitmq")
 RECONNECT_DELAY_FIRST_S: Final = 0.1
 RECONNECT_DELAY_MAX_S: Final = 2.0
 STABLE_S: Final = 5.0
-"""Age, in seconds, from which on a connection is good: its next loss is answered at once again."""
+"""Age, in seconds, after which a connection is stable: after its next loss the delays begin with the shortest again."""
 CLOSE_GRACE_S: Final = 1.0
 """Longest wait, in seconds, for a broker to agree to a close."""
 
@@ -34,7 +34,7 @@ CLOSE_GRACE_S: Final = 1.0
 class LoopThread:
     """A daemon thread that owns pika's loop; other threads enter through `call` only.
 
-    Thread and loop come into being with the first call. Requests run in the order in which they were handed over.
+    The first call creates thread and loop. Requests run in the order in which they were handed over.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,18 +48,18 @@ class LoopThread:
 
     @property
     def backlog(self) -> int:
-        """How many requests wait to be run."""
+        """The number of requests that wait to run."""
         return len(self._inbox)
 
     @property
     def ioloop(self) -> Any:
-        """The loop that connections are made on."""
+        """The loop of the connections."""
         return self._ioloop
 
     def call(self, request: Callable[[], None]) -> None:
-        """Run *request* on the thread, soon; from any thread. One wake-up serves all requests that wait.
+        """Run *request* soon on the thread; callable from any thread. One wake-up serves all waiting requests.
 
-        After `stop` it runs here and now, to find that everything is closed.
+        After `stop` the request runs at once on the calling thread, and finds all closed.
         """
         if self._is_stopped:
             self._guarded(request)
@@ -72,12 +72,12 @@ class LoopThread:
             self._ioloop.add_callback_threadsafe(self._drain)
 
     def later(self, delay_s: float, request: Callable[[], None]) -> None:
-        """Run *request* after *delay_s* seconds; on the thread only. Nothing happens after `stop`."""
+        """Run *request* after *delay_s* seconds; callable on the thread only. After `stop` it does nothing."""
         if not self._is_stopped:
             self._ioloop.call_later(delay_s, functools.partial(self._guarded, request))
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread and wait for it; what still waits to be run is run here; idempotent."""
+        """End the thread and wait for it; requests that still wait run on the calling thread; idempotent."""
         thread = self._thread
         if thread is None or self._is_stopped:
             return
@@ -100,11 +100,11 @@ class LoopThread:
         while not self._is_stopped:
             try:
                 self._ioloop.start()
-            except Exception:  # noqa: BLE001 - an error inside pika must not end the thread that settles everything
+            except Exception:  # noqa: BLE001 - an error inside pika must not end the thread that settles all items
                 _log.exception("rabbitmq.loop_error", extra={"loop": self._name})
 
     def _drain(self) -> None:
-        # Cleared first: a thread that appends from here on either is seen by this loop or wakes the thread again.
+        # Cleared first: a request that is appended after this is found here, or its caller wakes the thread again.
         self._is_woken = False
         while self._inbox:
             self._guarded(self._inbox.popleft())
@@ -112,21 +112,21 @@ class LoopThread:
     def _guarded(self, request: Callable[[], None]) -> None:
         try:
             request()
-        except Exception:  # noqa: BLE001 - one failing request must not take the others along
+        except Exception:  # noqa: BLE001 - a failing request must not affect the others
             _log.exception("rabbitmq.request_error", extra={"loop": self._name})
 
 
 class LinkOwner(Protocol):
-    """Receives a connection's events; on the loop's thread."""
+    """The receiver of a connection's events; on the loop's thread."""
 
     def link_up(self, connection: Any) -> None:
-        """The connection is open."""
+        """Handle a connection that has opened."""
 
     def link_down(self, error: TxcoreError) -> None:
-        """The connection is gone, or could not be opened; it will be tried again unless closed."""
+        """Handle a connection that was lost or could not be opened; the link tries again unless closed."""
 
     def link_blocked(self, reason: str) -> None:
-        """The broker has an alarm and takes no publishes for this *reason*; "" when it takes them again."""
+        """Handle an alarm: the broker accepts no publishes for this *reason*; "" when it accepts them again."""
 
 
 class Link:
@@ -148,7 +148,7 @@ class Link:
 
     @property
     def unsent_bytes(self) -> int:
-        """What was published and not yet taken by the network."""
+        """The number of published bytes that the network has not taken yet."""
         return 0 if self._connection is None else self._connection.unsent_bytes
 
     def open(self) -> None:
@@ -166,9 +166,9 @@ class Link:
         )
 
     def close(self, on_closed: Callable[[], None], grace_s: float = CLOSE_GRACE_S) -> None:
-        """Close for good; *on_closed* runs when that is done: a broker that agrees not within *grace_s* is left.
+        """Close, and do not connect again; *on_closed* runs after it, at the latest after about *grace_s*.
 
-        Nothing is said to a broker that is not there, and one that has just been dialled is hung up on.
+        An open connection is closed with the broker's agreement; any other one is aborted.
         """
         self._is_closed = True
         if self._connection is None:
@@ -182,11 +182,11 @@ class Link:
             self.abort()
 
     def abort(self) -> None:
-        """Close for good without asking the broker, which sees no more than a closed socket."""
+        """Close without asking the broker, which only sees a closed socket; do not connect again."""
         self._is_closed = True
         connection = self._connection
         if connection is not None and not connection.is_closed:
-            # What pika itself does when heartbeats fail; there is no public way. `_lost` follows.
+            # pika itself does this when heartbeats fail; there is no public way. Then pika calls `_lost`.
             connection._terminate_stream(ConnectionAbortedError("closed by txcore"))  # noqa: SLF001
         else:
             self._finish()
@@ -239,7 +239,7 @@ class Link:
 
 
 def tls_context(options: Options) -> ssl.SSLContext:
-    """Return what TLS connections are made with.
+    """Return the context for TLS connections.
 
     Raises:
         ConfigError: a file of certificates or keys cannot be used.

@@ -1,7 +1,7 @@
 """Consuming a target for demos and tests: a stream as topic, read by any number of groups, with pika's blocking client.
 
-Existing consumers of queues stay as they are; this one exists because several groups are to read one topic from its
-first message on, and to continue after a kill at the last acknowledgement. Delivery is at least once.
+With this consumer several groups can read one topic from its first message on, and continue after a kill at the last
+acknowledgement. Services can use their own consumers of queues. Delivery is at least once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOPIC_SEGMENT_BYTES: Final = 50_000_000
 
 
 class _Done(msgspec.Struct, array_like=True, tag="txcd"):
-    """Everything up to `position` is done; a `nonce` makes it a marker."""
+    """An acknowledgement of all messages up to `position`; a `nonce` makes it a marker."""
 
     position: int
     nonce: bytes = b""
@@ -45,7 +45,7 @@ _decoder: Final = msgspec.msgpack.Decoder(_Done)
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as its consumers get it; `headers` hold the user's and `txcore-id`, `txcore-group`, `txcore-by`."""
+    """A message as its consumers get it; `headers` has the user's headers, `txcore-id`, `-group` and `-by`."""
 
     position: int
     key: bytes | None
@@ -54,10 +54,11 @@ class Received:
 
 
 class RabbitmqConsumer:
-    """Reads the stream *topic* for a consumer group. One thread at a time; any number of processes.
+    """The reader of the stream *topic* for a consumer group. One thread may use it at a time.
 
-    Of the consumers of one topic and group the one that holds an exclusive queue is active; the others receive nothing
-    and take over when it is gone, or frozen for two to three heartbeats. A lost connection is made again by `poll`.
+    Of the consumers of one topic and group the one that holds an exclusive queue is active. The others receive no
+    messages; one of them takes over when the active one is gone, or frozen for two to three heartbeats. `poll` opens a
+    lost connection again.
 
     Raises:
         BackendUnavailableError: the broker cannot be reached, or refuses the login.
@@ -82,12 +83,12 @@ class RabbitmqConsumer:
             raise translate(error, f"opening {topic!r}") from error
 
     def poll(self, count_max: int = 100) -> list[Received]:
-        """Return at most *count_max* messages after those polled before, at once; empty when there are none.
+        """Return at once at most *count_max* messages after those polled before; the list is empty if there are none.
 
         The first poll of an active consumer starts after the last acknowledged message of its group.
 
         Raises:
-            ConfigError: the topic was made anew as a queue of another kind.
+            ConfigError: the topic was created again as a queue of another kind.
         """
         self._require_open()
         try:
@@ -96,16 +97,16 @@ class RabbitmqConsumer:
             self._connection.process_data_events(0)
             taken = [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
             if taken:
-                self._consuming.basic_ack(taken[-1][0], multiple=True)  # credit, no more
+                self._consuming.basic_ack(taken[-1][0], multiple=True)  # only credit
         except exceptions.AMQPError:
             self._drop()
             return []
         return [received for _, received in taken]
 
     def ack(self, position: int) -> bool:
-        """Store that everything up to *position*, inclusive, is done; False when that is not certain.
+        """Store that all messages up to *position*, inclusive, are done; return False if this is not certain.
 
-        Then the connection was lost or another consumer has taken over, and the messages come again.
+        After False the connection was lost, or another consumer is active, and the messages may come again.
         """
         self._require_open()
         if self._consuming is None:
@@ -165,7 +166,7 @@ class RabbitmqConsumer:
         return True
 
     def _load(self) -> int | str:
-        """Return where to continue: after the largest position that was stored before a marker of our own."""
+        """Return the offset to continue at: after the largest position stored before a marker of this consumer."""
         nonce = secrets.token_bytes(16)
         self._store(_Done(-1, nonce))
         largest, is_read = -1, False
@@ -185,7 +186,7 @@ class RabbitmqConsumer:
             self._connection.process_data_events(RETRY_S)
             if self._clock.elapsed_s() > deadline_s:
                 raise exceptions.AMQPConnectionError("the offsets could not be read")
-        # The channel stays: closing it would refuse what is under way, which a stream answers with a lost connection.
+        # The channel stays open: closing it would refuse messages under way, after which a stream drops the connection.
         return "first" if largest < 0 else largest + 1
 
     def _take(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -194,7 +195,7 @@ class RabbitmqConsumer:
         received = Received(offset_of(properties), key.encode() if isinstance(key, str) else key, body, headers)
         self._arrived.append((method.delivery_tag, received))
 
-    # -- small things --------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _store(self, done: _Done) -> None:
         self._offsets.basic_publish("", self._name("offsets"), _encode(done), stored_properties(), mandatory=True)
@@ -216,7 +217,7 @@ class RabbitmqConsumer:
 
 
 def open_consumer(url: str, topic: str, group: str) -> RabbitmqConsumer:
-    """Open a consumer of *topic*, which is made as a stream if it is missing.
+    """Open a consumer of *topic*, which is created as a stream if it is missing.
 
     Raises:
         ConfigError: an option is unknown, or the topic is a queue of another kind.

@@ -1,4 +1,4 @@
-"""What happens now and then: a group's streams are made or verified, checkpoints are loaded."""
+"""Control requests: creating or verifying a group's streams, loading checkpoints."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 def new_future() -> Future[T]:
-    """Return a Future that is marked running, so that a waiter that gives up cannot harm the thread that answers."""
+    """Return a Future that is marked running, so that a waiter cannot cancel it before a thread sets its result."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
     return future
 
 
 def verify_group(group: str, partition_count: int | None) -> None:
-    """Refuse what no group can be.
+    """Refuse an invalid name of a group or number of partitions.
 
     Raises:
         ConfigError: the name is empty or too long, or the count out of range.
@@ -51,10 +51,10 @@ def verify_group(group: str, partition_count: int | None) -> None:
 
 
 class GroupSetup:
-    """Makes or verifies the streams of one group, one declaration at a time; on the reading loop's thread.
+    """The creation or verification of a group's streams, one declaration at a time; on the reading loop's thread.
 
-    Partition 0 is made last, so that its presence means that all others are there. With *must_exist* nothing is made
-    and no settings are verified; a group that is not there is a ConfigError.
+    Partition 0 is created last, so that it exists only if all others do. With *must_exist* no stream is created and no
+    settings are verified; a missing group is a ConfigError.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class GroupSetup:
         self._channel: Any = None
 
     def start(self) -> None:
-        """Count what exists, then declare."""
+        """Count the existing partitions, then declare the streams."""
         self._link.watch(self._future)
         self._link.loop.later(self._options.control_timeout_s, self._expire)
         self._link.when_up(functools.partial(self._with_channel, self._count), self._fail)
@@ -112,12 +112,12 @@ class GroupSetup:
                 extra={"stream": self._steps[0][0], "reason": getattr(error, "reply_text", "")},
             )
             self._steps.popleft()
-            self._with_channel(self._declare)  # a half stream is left to declare: it comes last
+            self._with_channel(self._declare)  # a half stream is always left to declare, as it comes last
         else:
             self._fail(translate(error, f"group {self._group!r}"))
 
     def _is_old_parked(self, error: BaseException) -> bool:
-        """Say whether this is a parked stream made before 0.1, with an age; it keeps it, as the doctor says."""
+        """Return whether this is a parked stream created before 0.1, with an age, which it keeps; the doctor warns."""
         name = self._steps[0][0]
         is_parked = name == log_name(self._group, LogKind.PARKED, int(name.rpartition(".")[2]))
         return is_parked and different_setting(error) == AGE_ARGUMENT
@@ -175,7 +175,7 @@ def scan_checkpoints(
     future: Future[Checkpoint | None],
     timeout_s: float,
 ) -> None:
-    """Resolve *future* with the last checkpoint in front of the marker *nonce*; on the reading loop's thread."""
+    """Resolve *future* with the last checkpoint before the marker *nonce*; on the reading loop's thread."""
     last: Checkpoint | None = None
 
     def take(body: bytes) -> bool:
@@ -183,7 +183,7 @@ def scan_checkpoints(
         try:
             record = decode_checkpoint(body)
         except WireFormatError:
-            return False  # a newer plugin's; an older checkpoint is a lower bound too
+            return False  # the record of a newer plugin; an older checkpoint is a valid lower bound
         if isinstance(record, Checkpoint):
             last = record
         elif record == nonce:

@@ -1,4 +1,4 @@
-"""What a group has on the broker: streams, exclusive queues, an exchange. Needs no driver and no server."""
+"""The parts of a group on the broker: streams, exclusive queues, an exchange. Needs no driver and no server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PURPOSES: Final = {
 
 
 def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return what a group consists of; `ensure_group` makes the streams, a checker the rest.
+    """Return the parts of a group; `ensure_group` creates the streams, a checker the rest.
 
     Raises:
         ConfigError: the URL cannot be used.

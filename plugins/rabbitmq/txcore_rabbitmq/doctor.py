@@ -1,4 +1,4 @@
-"""`txcore doctor` on RabbitMQ: facts from AMQP, and, where the management API is given, from it.
+"""`txcore doctor` on RabbitMQ: facts from AMQP, and from the management API if its URL is given.
 
 Source: RabbitMQ documentation, "Streams", "Quorum Queues", "Clustering and Network Partitions", "Memory and Disk
 Alarms", "Negotiating limits" (`max_message_size`, `frame_max`), HTTP API.
@@ -37,7 +37,7 @@ VERSION_KEPT: Final = "4.0"
 CLIENT_OLDEST: Final = "1.3.2"
 NODES_WANTED: Final = 3
 HEARTBEAT_MAX_S: Final = 13
-"""Longest heartbeat, in seconds: a frozen owner is noticed after about three; more than 40 s is late."""
+"""Longest heartbeat, in seconds: a frozen owner is noticed after about three, which should be within 40 s."""
 DISK_LIMIT_WANTED: Final = 1_000_000_000
 DURABLE_TYPES: Final = frozenset({"quorum", "stream"})
 
@@ -96,7 +96,7 @@ def _alarm(subject: RabbitmqSubject) -> Finding:
         channel.confirm_delivery()
         try:
             publish_nowhere(channel, b"")
-            publish_nowhere(channel, b"")  # a blocked connection is one that has published: it takes no second one
+            publish_nowhere(channel, b"")  # a connection is blocked only after it has published
         except exceptions.ConnectionBlockedTimeout:
             return fail(
                 "the broker blocks publishers: a memory or disk alarm is on",
@@ -163,7 +163,7 @@ def _parked_names(subject: RabbitmqSubject) -> set[str]:
 
 
 def _refused_arguments(subject: RabbitmqSubject) -> dict[str, exceptions.ChannelClosedByBroker]:
-    """Declare the streams, which exist, so that nothing happens but a comparison; returns those that are refused."""
+    """Declare the existing streams, so that the broker only compares arguments; return the refusals by stream."""
     refused = {}
     for name, arguments in subject.streams.items():
         with subject.channel() as channel:

@@ -1,6 +1,6 @@
-"""How the doctor asks RabbitMQ: over AMQP on a connection of its own, and over the management API.
+"""The doctor's questions to RabbitMQ: over AMQP on a connection of its own, and over the management API.
 
-Nothing is declared here, and nothing stays: what is published goes to a routing key that leads nowhere.
+This module declares no object, and no message stays: messages are published to a routing key without a queue.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RabbitmqSubject:
 
     @contextmanager
     def channel(self) -> Iterator[Any]:
-        """Lend a new channel; a refusal may cost the channel, and even the connection."""
+        """Lend a new channel; a refusal may close the channel, and even the connection."""
         if self._connection is None or not self._connection.is_open:
             self._connection = pika.BlockingConnection(self._parameters())
         channel = self._connection.channel()
@@ -76,16 +76,16 @@ class RabbitmqSubject:
         ]
 
     def close(self) -> None:
-        """Let go of the connection; idempotent."""
+        """Close the connection; idempotent."""
         if self._connection is not None:
             with suppress(exceptions.AMQPError):
                 self._connection.close()
 
     def connect(self) -> None:
-        """Find out whether the broker answers, and what it says of itself.
+        """Check that the broker answers, and read its version and frame size.
 
         Raises:
-            BackendUnavailableError: it does not, or refuses the credentials.
+            BackendUnavailableError: the broker does not answer, or refuses the credentials.
         """
         place = "RabbitMQ at " + ", ".join(f"{host}:{port}" for host, port in self.options.hosts)
         try:
@@ -97,7 +97,7 @@ class RabbitmqSubject:
             raise _unavailable(error, place) from error
 
     def exists(self, name: str, *, is_exchange: bool = False) -> bool:
-        """Say whether a queue or exchange exists.
+        """Return whether a queue or exchange exists.
 
         Raises:
             UntoldError: the broker refuses to answer.
@@ -116,7 +116,7 @@ class RabbitmqSubject:
 
     @cached_property
     def partition_count(self) -> int:
-        """How many partitions the group has, by its half streams."""
+        """The number of the group's partitions, by its half streams."""
         half = LogKind.HALF
         count = 0
         while count < PARTITIONS_MAX and self.exists(log_name(self.request.group, half, count)):
@@ -132,10 +132,10 @@ class RabbitmqSubject:
         return found
 
     def managed(self, path: str) -> Any:
-        """Return what the management API says.
+        """Return the answer of the management API.
 
         Raises:
-            UntoldError: there is none, or it refuses.
+            UntoldError: the API is not known, cannot be reached, or refuses.
         """
         if not self.request.monitor_url:
             raise UntoldError(
@@ -161,19 +161,19 @@ class RabbitmqSubject:
             raise UntoldError(f"the management API cannot be reached at {bare}: {error}", "check --monitor") from error
 
     def managed_queues(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return what the management API says of these queues; those it does not know are missing."""
+        """Return the management API's data of these queues; queues that it does not know are missing."""
         vhost = quote(self.options.vhost, safe="")
         wanted = set(names)
         return {queue["name"]: queue for queue in self.managed(f"queues/{vhost}") if queue["name"] in wanted}
 
 
 def publish_nowhere(channel: Any, body: bytes) -> None:
-    """Publish to a key that no queue has; the broker takes it, looks at it, and forgets it."""
+    """Publish to a key without a queue; the broker checks the message and drops it."""
     channel.basic_publish("", f"txcore-doctor.nowhere.{secrets.token_hex(8)}", body)
 
 
 def _unavailable(error: BaseException, place: str) -> BackendUnavailableError:
-    """Return one clear sentence; pika wraps what the broker said in a list of attempts."""
+    """Return an error with one clear sentence; pika wraps the broker's error in a list of attempts."""
     cause = next((part.exception for part in error.args if hasattr(part, "exception")), error)
     if isinstance(cause, OSError):
         return BackendUnavailableError(f"{place} cannot be reached: {cause.strerror or cause}")

@@ -1,6 +1,6 @@
-"""Where a stream ends: AMQP does not report it, so a record of our own is appended and read back.
+"""The end of a stream: AMQP does not report it, so txcore appends a marker and reads it back.
 
-The marker is known by its message id; no reader of ours returns it.
+Readers recognize the marker by its message id, and txcore's readers never return it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.streams import Consumer, ReadingLink
 
 MARKER_PREFIX: Final = "txcore-end."
-"""Prefix of the message ids of markers; those of other records of ours are numbers."""
+"""Prefix of the message ids of markers; the ids of txcore's other records are numbers."""
 AGAIN_S: Final = 1.0
-"""Wait, in seconds, before a marker is sent again: the broker answers a consumer before it attaches it."""
+"""Wait, in seconds, before a marker is sent again: the broker reports a consumer as started before it is attached."""
 AUTHOR: Final = "txcore_rabbitmq"
 
 Ended = Callable[[Status, TxcoreError | None], None]
 Append = Callable[[str, bytes, Ended], None]
-"""Appends a record with a message id to the stream; says how that ended, on any thread."""
+"""A function that appends a record with a message id to the stream, and reports the outcome on any thread."""
 
 
 def is_end_marker(message_id: str | None) -> bool:
-    """Say whether the record with this message id marks an end and holds nothing else."""
+    """Return whether a record with this message id is a marker."""
     return message_id is not None and message_id.startswith(MARKER_PREFIX)
 
 
 class EndSearch:
-    """Answers where one stream ends, with one marker for all calls before it is sent; on the reading loop's thread.
+    """The questions for the end of one stream, with one marker for all that wait; on the reading loop's thread.
 
-    The consumer that waits for the marker gets only what is appended from now on, so the answer does not depend on
-    how far the log was read.
+    The consumer that waits for the marker gets only records appended from now on, so the answer does not depend on the
+    reader's position in the log.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class EndSearch:
         self._marker = marker
         self._timeout_s = timeout_s
         self._round = 0
-        self._asking: list[Future[Position]] = []  #: answered by the marker of this round
-        self._late: list[Future[Position]] = []  #: asked after that marker was sent
+        self._asking: list[Future[Position]] = []  #: questions that the current marker answers
+        self._late: list[Future[Position]] = []  #: questions asked after that marker was sent
         self._is_sent = False
         self._consumer: Consumer | None = None
         self._closed: TxcoreError | None = None
 
     def ask(self, future: Future[Position]) -> None:
-        """End *future* with a position after every record that was stored before this call."""
+        """Resolve *future* with a position after every record that was stored before this call."""
         self._link.watch(future)
         if future.done():
             return
@@ -71,7 +71,7 @@ class EndSearch:
             self._begin()
 
     def close(self) -> None:
-        """End what is under way without an answer; idempotent."""
+        """Fail all open questions; idempotent."""
         self._closed = BackendUnavailableError(f"the reader of {self._stream!r} was closed before its end was known")
         late, self._late = self._late, []
         self._finish(error=self._closed)

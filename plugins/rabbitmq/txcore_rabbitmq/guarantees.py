@@ -1,4 +1,4 @@
-"""What RabbitMQ promises, said for `docs/guarantees.md`."""
+"""The guarantees of RabbitMQ, for `docs/guarantees.md`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from txcore_rabbitmq.options import Options
 NOTE_SIZE_MAX: Final = 32_000
 BATCH_COUNT_MAX: Final = 10_000
 SETTLING_ALLOWANCE_S: Final = 0.15
-"""Longest delay of deadlines, in seconds: they are checked twenty times a second, once more for sent items."""
+"""Longest delay of deadlines, in seconds: they are checked twenty times a second, and sent items wait for one more
+check."""
 
 
 def capabilities_of(options: Options) -> Capabilities:
-    """Return what a broker opened with *options* promises, whatever its version."""
+    """Return the capabilities of a backend opened with *options*, for any version of the broker."""
     return Capabilities(
         atomic_release=False,
         resolution_is_unique=False,

@@ -1,6 +1,6 @@
-"""Lanes: channels in confirm mode, on which every message that was published ends once, by ack, nack or return.
+"""Lanes: channels in confirm mode, on which every published message ends once, by ack, nack or return.
 
-They know tags and returns, not deadlines. Everything runs on the loop's thread.
+A lane handles tags and returns, not deadlines. All of it runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from txcore_rabbitmq.codec import translate, translate_refusal
 _log = logging.getLogger("txcore.rabbitmq")
 
 LOG_LANE: Final = "<log>"
-"""The lane of our own records; no exchange can have this name, as the characters are not AMQP's."""
+"""The lane of txcore's own records; no exchange can have this name, as AMQP does not allow its characters."""
 PROBE_LANE: Final = "<probe>"
-"""A lane that may be killed without harm; leads to the default exchange too."""
+"""A lane that the broker may close without harm; it publishes to the default exchange too."""
 
 
 class StreamAbsentError(BackendUnavailableError):
-    """One of our own streams takes nothing; the record is certainly not stored. Of a known group it may come back."""
+    """One of txcore's streams is absent; the record is certainly not stored. A known group's stream may come back."""
 
 
 End = Callable[[Status, TxcoreError | None], None]
 
 
 class Sending:
-    """One message on its way. *lane* is LOG_LANE or the name of an exchange.
+    """One message under way. *lane* is LOG_LANE, PROBE_LANE or the name of an exchange.
 
     Attributes:
-        is_urgent: It ends something that is under way already, and is not refused for want of room.
-        freed: Called once, when it ends.
-        older: The one before it on its lane with the same message id.
+        is_urgent: Whether the message completes an item under way, so that it is not refused if there is no room.
+        freed: Called once, when the message ends.
+        older: The message before it on its lane with the same message id.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Sending:
         self.is_doubtful = False
 
     def settle(self, status: Status, error: TxcoreError | None = None) -> None:
-        """End it, once; later answers are dropped."""
+        """End this message, once; later answers are dropped."""
         end, self.end = self.end, None
         if end is None:
             return
@@ -96,13 +96,13 @@ class Sending:
             self.freed(self.size)
         try:
             end(status, error)
-        except Exception:  # noqa: BLE001 - inside a callback of pika's it would cost the connection
+        except Exception:  # noqa: BLE001 - inside a callback of pika it would end the connection
             _log.exception("rabbitmq.settle_error", extra={"routing_key": self.routing_key})
 
 
 class Lane:
     """One channel in confirm mode: for our logs, or for one target exchange, so that an error that closes it
-    harms no other target.
+    does not affect other targets.
     """
 
     def __init__(self, name: str, connection: CoalescingConnection, freed: Callable[[], None]) -> None:
@@ -121,11 +121,11 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way."""
+        """Whether no message is under way."""
         return not self.unconfirmed and not self._waiting
 
     def send(self, sending: Sending) -> None:
-        """Publish, or keep until the channel is open."""
+        """Publish the message, or keep it until the channel is open."""
         if not self._is_ready:
             self._waiting.append(sending)
             return
@@ -146,13 +146,13 @@ class Lane:
         self.unconfirmed[self._tag] = sending
 
     def retire(self) -> None:
-        """Close the channel; what is unanswered on it stays so."""
+        """Close the channel; messages without an answer on it get none any more."""
         self.is_dead = True
         if self._channel.is_open:
             self._channel.close()
 
     def fail(self, error: TxcoreError) -> None:
-        """The connection is gone: what was sent may be stored; what was not stays certain."""
+        """End all messages after the channel or connection was lost: sent ones are UNKNOWN, the others REFUSED."""
         self.is_dead = True
         self._is_ready = False
         sent, self.unconfirmed = self.unconfirmed, {}
@@ -164,7 +164,7 @@ class Lane:
 
     def _opened(self, channel: Any) -> None:
         if self._exchange:
-            # A missing exchange shows here, where nothing is under way yet.
+            # A missing exchange is found here, while no message is under way yet.
             channel.exchange_declare(self._exchange, passive=True, callback=self._checked)
         else:
             self._checked(None)
@@ -179,7 +179,7 @@ class Lane:
             self.send(self._waiting.popleft())
 
     def _returned(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
-        # A return names nothing but the message id. Of several under way with one id, any may be meant.
+        # A return names only the message id. If several messages with one id are under way, it may be any of them.
         candidates = []
         sending = self._by_id.get(properties.message_id)
         while sending is not None:
@@ -214,7 +214,7 @@ class Lane:
 
     def _conclude(self, sending: Sending, *, is_ack: bool) -> None:
         if sending.is_returned:
-            # The return came first; the ack after it says only that the broker is done with the message.
+            # The return came first; the ack after it means only that the broker is done with the message.
             sending.settle(Status.REFUSED, self._no_route(sending.routing_key))
         elif sending.is_doubtful:
             sending.settle(Status.UNKNOWN, BackendUnavailableError("one of several messages with this id came back"))

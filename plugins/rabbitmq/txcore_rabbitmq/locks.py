@@ -1,10 +1,10 @@
 """Exclusive queues as locks, one per partition: declared, deleted, one request at a time, in order.
 
 The member that declares a queue first holds it until it deletes the queue or its connection ends. A cluster keeps the
-queues of connections to a node that is down until that node is back. So a lock is given up for lost if no member
-announces it and it stays refused for longer than a live connection may be silent: a substitute, a queue of another
-name, takes its place. Two members may then hold one partition for a moment, under two names; the CLAIM in the op log
-decides between them. Everything runs on the loop's thread.
+queues of connections to a node that is down until that node is back. So a lock counts as lost if no member announces
+it and it stays refused for longer than a live connection may be silent. Then a queue of another name, a substitute,
+replaces it. Two members may then hold one partition for a moment, under two names; the CLAIM in the op log decides
+between them. All of it runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOCK_ARGUMENTS: Final = {"x-queue-type": "classic"}
 
 
 REFUSALS_APART_MAX_S: Final = 5.0
-"""Refusals that are further apart are not of one holder: the partition had another owner meanwhile."""
+"""Longest time, in seconds, between two refusals by one holder; after a longer one the partition had another owner."""
 
 
 class _Step(NamedTuple):
@@ -37,7 +37,7 @@ class _Step(NamedTuple):
 
 @dataclass(slots=True)
 class _Refused:
-    """A lock that is being refused: since when, when last, and which substitute that is."""
+    """A refused lock: the times of its first and last refusal, and the number of its substitute."""
 
     since_s: float
     last_s: float
@@ -45,10 +45,10 @@ class _Refused:
 
 
 class Locks:
-    """One member's locks, on a channel of its own, as a "no" closes the channel.
+    """One member's locks, on a channel of its own, as a refusal closes the channel.
 
     *answered* is called for each `take`, with its success; *freed* for each `free`, perhaps twice. A lock that
-    is refused for *lost_after_s* is lost; the next `take` asks for its substitute.
+    is refused for *lost_after_s* is lost; the next `take` tries its substitute.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Locks:
         self._next()
 
     def down(self) -> None:
-        """The connection is gone, and every lock with it."""
+        """Forget all locks and steps after the connection was lost."""
         self._connection = self._channel = None
         self._is_waiting = False
         self._steps.clear()
@@ -98,7 +98,7 @@ class Locks:
         self._next()
 
     def held_by_other(self, partitions: Iterable[int]) -> None:
-        """A live member says that it holds *partitions*: their locks are refused by it, and not lost."""
+        """Forget refusals of *partitions*, which a live member announces: that member holds their locks."""
         for partition in partitions:
             self._refused.pop(partition, None)
 
@@ -139,7 +139,7 @@ class Locks:
         return claim_name(self._group, partition, refused.substitute if refused is not None else 0)
 
     def _refused_of_now(self, partition: int) -> _Refused | None:
-        """Return since when the lock is refused by its present holder, if it is."""
+        """Return the refusals of the lock by its current holder, or None."""
         refused = self._refused.get(partition)
         is_old = refused is not None and self._clock.elapsed_s() - refused.last_s > REFUSALS_APART_MAX_S
         return None if is_old else refused
@@ -179,7 +179,7 @@ class Locks:
             self._loop.later(REOPEN_DELAY_S, lambda: self._again(connection))
 
     def _again(self, connection: Any) -> None:
-        """After an unexpected "no": a lock is not taken then, but it must be given back."""
+        """Continue after an unexpected refusal: a `take` has failed, but a `free` is tried again."""
         if connection is self._connection and self._is_waiting:
             if self._steps[0].is_taking:
                 self._done(is_granted=False)

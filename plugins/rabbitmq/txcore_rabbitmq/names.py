@@ -1,4 +1,4 @@
-"""The broker objects of a group: their names and arguments, and what AMQP can carry."""
+"""The broker objects of a group: their names and arguments; and limits of AMQP."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from txcore_rabbitmq.options import Options
 
 NAME_PREFIX: Final = "txc"
 NOWHERE: Final = f"{NAME_PREFIX}.nowhere"
-"""A routing key that leads nowhere; no client may declare a queue of this name."""
+"""A routing key without a queue; no client may declare a queue of this name."""
 SHORT_STRING_BYTES_MAX: Final = 255
-"""AMQP's limit on names of queues and exchanges, routing keys and header names."""
+"""AMQP's limit, in bytes, on names of queues and exchanges, routing keys and header names."""
 HEADERS_BYTES_MAX: Final = 64 * 1024
-"""All headers of a message travel in one frame; a larger frame than negotiated (128 KiB by default, ours included)
-costs the whole connection."""
+"""Most bytes of all headers of a message, which are sent in one frame. A larger frame than negotiated (128 KiB by
+default, with txcore's own headers) ends the whole connection."""
 PARKED_SEGMENT_BYTES: Final = 20_000_000
 CHECKPOINT_SEGMENT_BYTES: Final = 1_000_000
 CHECKPOINT_LENGTH_BYTES: Final = 2_000_000
@@ -23,39 +23,40 @@ AGE_ARGUMENT: Final = "x-max-age"
 
 
 def log_name(group: str, kind: LogKind, partition: int) -> str:
-    """Return the stream that holds one log of one partition."""
+    """Return the name of the stream that holds one log of one partition."""
     return f"{NAME_PREFIX}.{group}.{kind.value}.{partition}"
 
 
 def checkpoint_name(group: str, partition: int) -> str:
-    """Return the stream that holds a partition's checkpoints."""
+    """Return the name of the stream that holds a partition's checkpoints."""
     return f"{NAME_PREFIX}.{group}.checkpoint.{partition}"
 
 
 def claim_name(group: str, partition: int, substitute: int = 0) -> str:
-    """Return the exclusive queue that hints at a partition's owner, or the *substitute*-th one in its place."""
+    """Return the name of the exclusive queue that is a partition's lock, or of its *substitute*-th replacement."""
     name = f"{NAME_PREFIX}.{group}.claim.{partition}"
     return f"{name}.{substitute}" if substitute else name
 
 
 def members_name(group: str) -> str:
-    """Return the exchange through which the members of a group see each other."""
+    """Return the name of the exchange for the announcements of a group's members."""
     return f"{NAME_PREFIX}.{group}.members"
 
 
 def member_name(group: str, member: str, number: int) -> str:
-    """Return the exclusive queue through which one member hears the others; *member* is unique.
+    """Return the name of the exclusive queue from which one member reads announcements; *member* is unique.
 
-    Each connection of the member has its own *number*: the queue of the last one stays locked while its node is down.
+    Each connection of the member has its own *number*: the queue of the previous one stays locked while its node is
+    down.
     """
     name = f"{NAME_PREFIX}.{group}.member.{number}.{member.rpartition('#')[2]}"
     return name.encode()[:SHORT_STRING_BYTES_MAX].decode(errors="ignore")
 
 
 def stream_arguments(options: Options, group: str, partition: int) -> dict[str, dict[str, Any]]:
-    """Return name -> arguments of a partition's streams; the half stream comes last, as its presence means all.
+    """Return name -> arguments of a partition's streams; the half stream comes last, as it means that all exist.
 
-    What is parked waits for an operator, so nothing ever expires there.
+    Parked records wait for an operator, so they never expire.
     """
     stream: dict[str, Any] = {"x-queue-type": "stream"}
     if options.replicas:

@@ -25,14 +25,14 @@ class Options:
 
     Attributes:
         hosts: Nodes of one cluster, tried in turn.
-        partitions: Partitions of a group that is made without a number.
-        delivery_timeout_s: From handing an item over to its being settled.
+        partitions: Partitions of a group that is created without a number.
+        delivery_timeout_s: Longest time of one delivery, from handing a message over until it is settled.
         merge_delay_s: How long an op may wait for others to share its record.
-        connect_timeout_s: For a connection and its login.
-        control_timeout_s: For making groups and loading checkpoints.
+        connect_timeout_s: Longest time for a connection and its login.
+        control_timeout_s: Longest time for creating a group or loading a checkpoint.
         heartbeat_s: Heartbeat of the publishing and the reading connection.
         claim_heartbeat_s: Heartbeat of a claim's connection; a frozen owner is noticed after two to three.
-        drain_s: How long a partition that another member is to have may be finished with; then it is taken away.
+        drain_s: How long a checker may finish its work on a revoked partition, before it loses the partition.
         half_retention_s: `x-max-age` of the half streams; ops are kept twice as long.
         half_segment_bytes: Segment size of the half streams; retention frees whole segments only.
         half_length_bytes: `x-max-length-bytes` of the half streams; 0 for none. A full stream drops its oldest halves.
@@ -40,15 +40,15 @@ class Options:
         replicas: Nodes that hold each stream of a new group (`x-initial-cluster-size`); 0 for the broker's default.
         body_size_max: Largest half record; must leave room below the broker's `max_message_size`.
         window_count: Messages that may wait for their confirms.
-        window_bytes: Their bodies' bytes.
-        queue_count: Messages that may wait for the connection or the window; beyond, new ones are refused.
-        queue_bytes: Their bodies' bytes.
-        tls: Speak TLS; then the port is 5671 by default.
+        window_bytes: Bytes of bodies that may wait for their confirms.
+        queue_count: Messages that may wait for the connection or the window; above that, new ones are refused.
+        queue_bytes: Bytes of bodies that may wait for the connection or the window.
+        tls: Use TLS; then the port is 5671 by default.
         tls_verify: Verify the broker's certificate and name.
         tls_ca_file: Certificates to trust, instead of the system's.
         tls_certificate_file: The client's own certificate.
-        tls_key_file: Its key, where it is not in the same file.
-        tls_server_name: The name that the broker's certificate is for, where it is not the host's.
+        tls_key_file: The key of this certificate, if it is not in the same file.
+        tls_server_name: The name that the broker's certificate must have, if it is not the host's.
     """
 
     hosts: tuple[tuple[str, int], ...] = (("127.0.0.1", PORT),)
@@ -94,8 +94,8 @@ class Options:
 def parse_url(url: str, options: Mapping[str, str] | None = None) -> Options:
     """Return the settings in *url*, `rabbitmq://user:password@host:port[,host:port]/vhost?option=value`.
 
-    User, password and virtual host are percent-encoded; an empty path is the virtual host `/`. *options* are the
-    query's, where they were parsed already.
+    User, password and virtual host are percent-encoded; an empty path is the virtual host `/`. *options* are those of
+    the query, if they were parsed already.
 
     Raises:
         ConfigError: an option is unknown, of the wrong kind or out of range; `key` names it.

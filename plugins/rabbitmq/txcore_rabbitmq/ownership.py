@@ -1,7 +1,7 @@
-"""Membership in a group, on a connection of the member's own: exclusive queues decide, announcements share out.
+"""Membership in a group, on a connection of its own: announcements share the partitions, exclusive queues lock them.
 
-A hint only. RabbitMQ has neither epochs nor compare-and-set; a frozen owner may wake up after another has taken
-over. The CLAIM in the op log is the truth.
+Ownership is only a hint. RabbitMQ has neither epochs nor compare-and-set, and a frozen owner may thaw after another
+member has taken over. The CLAIM in the op log decides.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _log = logging.getLogger("txcore.rabbitmq")
 
 ANNOUNCE_S: Final = 1.0
 SILENCE_MAX_S: Final = 3.0
-"""Silence, in seconds, after which a member is gone, or frozen: then its locks are tried."""
+"""Time without an announcement, in seconds, after which a member counts as gone or frozen, and its locks are tried."""
 ANSWERS_S: Final = 0.05
-"""Wait, in seconds, of a new member for the others' answers before it takes partitions that seem free."""
+"""Time, in seconds, that a new member waits for the others' answers before it takes partitions that seem free."""
 RETRY_S: Final = 1.0
 """Pause, in seconds, before a lock that another member holds is tried again."""
 LOST_HEARTBEATS: Final = 3
-"""A frozen member's connection is closed by the broker after two to three; what is locked for longer is held by no
-connection that lives (its node is down)."""
+"""Time, in heartbeats, after which a refused lock is lost. The broker closes a frozen member's connection after two to
+three, so a lock held for longer belongs to a node that is down."""
 STAND_BACK_S: Final = 0.5
-"""Time, in seconds, for which a partition that was given up unasked is left to others."""
+"""Time, in seconds, for which a member does not take again a partition that it gave up unasked."""
 HANDED_OVER_S: Final = 0.2
-"""Longest time, in seconds, to give the locks back at a close, before the connection is closed with them."""
+"""Longest time, in seconds, to give the locks back when closing; then the connection is closed, which frees them."""
 
 Store = Callable[[int, Checkpoint], Future[None]]
 
@@ -54,7 +54,7 @@ class ExclusiveClaim:
         self._clock = clock
         self._drain_s = options.drain_s
         self._events: deque[tuple[ClaimEvent, int]] = deque()
-        self._polled: dict[int, int] = {}  # assignments that the core knows of; on the core's thread
+        self._polled: dict[int, int] = {}  # assignments that `poll` has returned; on the core's thread
         self._owned: dict[int, int] = {}  # partition -> number of its assignment
         self._revoking: set[int] = set()
         self._freeing: set[int] = set()
@@ -77,7 +77,7 @@ class ExclusiveClaim:
 
     @property
     def is_closed(self) -> bool:
-        """`close` was called; from any thread."""
+        """Whether `close` was called; readable on any thread."""
         return self._closed is not None
 
     # -- the port, on the core's thread --------------------------------------------------------------------------------
@@ -105,16 +105,16 @@ class ExclusiveClaim:
         return self._store(partition, checkpoint)
 
     def give_up(self, partition: int) -> None:
-        """Let others have the partition, and compete for it again a little later.
+        """Give the partition up to other members, and compete for it again a little later.
 
-        Nothing happens where the assignment meant is gone already and a new one has not been polled yet.
+        The call does nothing if the last polled assignment has ended, even if a new one was not polled yet.
         """
         assignment = self._polled.pop(partition, None)
         if assignment is not None:
             self._loop.call(lambda: self._release(partition, assignment))
 
     def close(self, timeout_s: float) -> Future[None]:
-        """Give the locks back, notify the others, close the connection; a broker that does not answer is left alone."""
+        """Give the locks back, notify the others and close the connection; abort it if the broker does not answer."""
         with self._closing:  # the core and the backend may close it at the same time
             if self._closed is None:
                 self._closed = Future()
@@ -125,25 +125,25 @@ class ExclusiveClaim:
     # -- the loop's thread ---------------------------------------------------------------------------------------------
 
     def start(self, partition_count: int) -> None:
-        """Begin to compete."""
+        """Begin to compete for partitions."""
         if self._closed is None:
             self._partition_count = partition_count
             self._link.open()
             self._loop.later(ANNOUNCE_S, self._tick)
 
     def fail(self, error: TxcoreError) -> None:
-        """The group cannot be joined; `poll` will say so."""
+        """Let `poll` raise *error*, as the group cannot be joined."""
         self._error = error
 
     def link_up(self, connection: Any) -> None:
-        """The connection is open: find the members that are there."""
+        """Begin to exchange announcements and to lock partitions on a new connection."""
         self._connection = connection
         self._is_blocked = False
         self._presence.open(connection)
         self._locks.open(connection)
 
     def link_down(self, error: TxcoreError) -> None:
-        """The connection is gone, and every lock with it."""
+        """Lose all partitions after the connection, and every lock with it, was lost."""
         self._connection = None
         self._is_listening = False
         self._presence.down()
@@ -157,12 +157,12 @@ class ExclusiveClaim:
         _log.info("rabbitmq.claim_down", extra={"group": self._group, "reason": str(error)})
 
     def link_blocked(self, reason: str) -> None:
-        """While the broker has an alarm no member can be heard; then every member counts as there."""
+        """Count every member as present during an alarm of the broker, when no announcement arrives."""
         self._is_blocked = bool(reason)
         self._roll.refresh(self._clock.elapsed_s())
 
     def _audible(self) -> None:
-        """Others can be heard from now on; those that are there answer at once."""
+        """Ask the other members for announcements, which can arrive from now on; they answer at once."""
         self._announce(asks=True)
         connection = self._connection
         self._loop.later(ANSWERS_S, lambda: self._begin(connection))
@@ -199,7 +199,7 @@ class ExclusiveClaim:
             self._presence.say(Announcement(self._member, sorted(kept), sorted(revoking), asks, leaves))
 
     def _balance(self) -> None:
-        """Ask for what falls to this member, and begin to give up what does not."""
+        """Take the partitions that are due to this member, and begin to give up those above its share."""
         if self._closed is not None or not self._is_listening or self._is_blocked:
             return
         now_s = self._clock.elapsed_s()
@@ -216,7 +216,7 @@ class ExclusiveClaim:
                 self._trying.add(partition)
                 self._locks.take(partition)
 
-    def _answered(self, partition: int, is_granted: bool) -> None:  # noqa: FBT001 - the answer itself
+    def _answered(self, partition: int, is_granted: bool) -> None:  # noqa: FBT001 - this is the answer
         self._trying.discard(partition)
         if not is_granted:
             self._avoid(partition, RETRY_S)

@@ -1,7 +1,7 @@
-"""How members of a group see each other: each announces what it holds, every second, through a fanout exchange.
+"""Announcements of a group's members: each announces its partitions every second, through a fanout exchange.
 
-Announcements are neither stored nor confirmed; a member that is not heard for a while counts as gone. Everything runs
-on the loop's thread.
+Announcements are neither stored nor confirmed; a member without announcements for a while counts as gone. All of it
+runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from txcore_rabbitmq.names import member_name, members_name
 _log = logging.getLogger("txcore.rabbitmq")
 
 UNREAD_COUNT_MAX: Final = 1_000
-"""Announcements kept for a member that does not read; the oldest are dropped."""
+"""Most announcements kept for a member that does not read; the oldest are dropped."""
 DEAF_S: Final = 3.0
-"""Time, in seconds, without even its own announcements after which a member lost its binding: it begins anew."""
+"""Time, in seconds, after which a member that does not get its own announcements opens its channel and queue again."""
 REOPEN_DELAY_S: Final = 1.0
 
 
 class Presence:
-    """One member's ear and voice, on a channel of its own. *heard* gets the announcements of the others."""
+    """One member's sending and receiving of announcements, on its own channel. *heard* gets those of the others."""
 
     def __init__(
         self,
@@ -51,19 +51,19 @@ class Presence:
         self._unheard_since_s: float | None = None
 
     def open(self, connection: Any) -> None:
-        """Begin to listen; *up* is called once others can be heard."""
+        """Begin to listen; *up* is called when announcements can arrive."""
         self._connection = connection
         if connection.is_open:
             self._channel = connection.channel(on_open_callback=self._opened)
             self._channel.add_on_close_callback(self._closed)
 
     def down(self) -> None:
-        """The connection is gone."""
+        """Forget the channel after the connection was lost."""
         self._connection = self._channel = None
         self._queue = ""
 
     def say(self, announcement: Announcement) -> None:
-        """Notify the others; not heard while there is no channel."""
+        """Send *announcement* to the other members; it is dropped while there is no channel."""
         if not self._queue or self._channel is None or not self._channel.is_open:
             return
         now_s = self._clock.elapsed_s()

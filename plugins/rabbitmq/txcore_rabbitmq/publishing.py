@@ -1,7 +1,7 @@
 """Publishing with asynchronous confirms: every message handed over ends exactly once, within its deadline.
 
-What is unconfirmed and what waits is bounded, by count and by bytes. It knows deadlines and lanes, not halves or ops.
-Everything runs on the loop's thread.
+Unconfirmed and waiting messages are bounded, by count and by bytes. The publisher handles deadlines and lanes, not
+halves or ops. All of it runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from txcore_rabbitmq.lanes import LOG_LANE, Lane, Sending
 from txcore_rabbitmq.options import Options
 
 UNANSWERED_COUNT_MAX: Final = 50_000
-"""Messages of one lane without an answer, expired ones included; then it gets a new channel."""
+"""Most messages of one lane without an answer, including expired ones; then it gets a new channel."""
 LANE_COUNT_MAX: Final = 256
 EXPIRY_TICK_S: Final = 0.05
 
 
 class Publisher:
-    """All lanes of one connection, with a window, a bound on what waits, and deadlines."""
+    """All lanes of one connection, with a window, a bound on waiting messages, and deadlines."""
 
     def __init__(self, loop: LoopThread, options: Options, clock: Clock) -> None:
         self._loop = loop
@@ -44,16 +44,16 @@ class Publisher:
         self._live_bytes = 0
         self._expiring: dict[int, list[Sending]] = {}
         self._is_ticking = False
-        self._past = 0  #: slots below this one were over at the last tick
+        self._past = 0  #: all slots below this one had passed at the last tick
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits and nothing is unconfirmed."""
+        """Whether no message waits or is unconfirmed."""
         return not self._waiting_count and not self._live_count
 
     @property
     def is_closed(self) -> bool:
-        """`close` was called: whatever is handed over ends at once."""
+        """Whether `close` was called, so that each new message ends at once."""
         return self._closed is not None
 
     def send(self, sending: Sending) -> None:
@@ -62,7 +62,7 @@ class Publisher:
         self.start(sending)
 
     def watch(self, sending: Sending) -> None:
-        """Hold *sending* to its deadline, though it is not to be sent yet."""
+        """End *sending* at its deadline, although it is not handed to `start` yet."""
         if self._closed is not None:
             sending.settle(Status.REFUSED, self._closed)
             return
@@ -73,7 +73,7 @@ class Publisher:
             self._loop.later(EXPIRY_TICK_S, self._tick)
 
     def start(self, sending: Sending) -> None:
-        """Publish a watched message, unless its deadline is over: a process that was frozen must not publish late."""
+        """Publish a watched message, unless its deadline has passed: a thawed process must not publish late."""
         if sending.end is None:
             return
         if self._is_late(sending):
@@ -91,14 +91,14 @@ class Publisher:
             sending.freed = self._given_up
 
     def up(self, link: Link, connection: Any) -> None:
-        """A new connection is open."""
+        """Begin to publish on a new connection."""
         self._link, self._connection = link, connection
         self._refusal = None
         self._blocked = ""
         self._resume()
 
     def down(self, error: TxcoreError) -> None:
-        """The connection is gone; what waits, waits on until its deadline, unless the broker refuses the login."""
+        """End sent messages after the connection was lost; others wait until their deadlines, or a refused login."""
         self._connection = None
         self._reason = str(error)
         lanes, self._lanes = self._lanes, {}
@@ -109,19 +109,19 @@ class Publisher:
             self._drop_waiting(error)
 
     def blocked(self, reason: str) -> None:
-        """The broker has an alarm, or none any more. What is not sent meanwhile is certain not to be stored."""
+        """Hold all messages during an alarm, or continue if *reason* is ""; held ones are certainly not stored."""
         self._blocked = reason
         self._resume()
 
     def close(self, error: TxcoreError) -> None:
-        """Settle everything now, and everything that comes later."""
+        """Settle all messages now, and later ones at once."""
         self._closed = error
         for lane in self._lanes.values():
             lane.fail(error)
         self._drop_waiting(error)
         for sendings in self._expiring.values():
             for sending in sendings:
-                sending.settle(Status.REFUSED, error)  # what only waited for an answer about its target
+                sending.settle(Status.REFUSED, error)  # messages that wait for news of their targets
         self._expiring.clear()
 
     def _drop_waiting(self, error: TxcoreError) -> None:
@@ -136,8 +136,8 @@ class Publisher:
         options = self._options
         if self._connection is None or self._blocked or self._link is None:
             return False
-        # What has expired counts no more: a queue that never answers must not use up the window. What the network
-        # has not taken yet does: a broker that reads nothing must not fill our memory.
+        # Expired messages do not count: a queue that never answers must not fill the window. Bytes that the network has
+        # not taken do count: a broker that does not read must not fill our memory.
         if self._live_count >= options.window_count or self._live_bytes >= options.window_bytes:
             return False
         return self._link.unsent_bytes < options.window_bytes
@@ -190,7 +190,7 @@ class Publisher:
         past = int(now_s / EXPIRY_TICK_S)
         for slot in [slot for slot in self._expiring if slot < past]:
             waiting = [sending for sending in self._expiring.pop(slot) if sending.end is not None]
-            # A thread that was held up for long has confirms to read first: what was sent waits for one more tick.
+            # A thread that was blocked for long must read confirms first: sent messages wait for one more tick.
             asked = [sending for sending in waiting if sending.is_sent and slot >= self._past]
             for sending in waiting:
                 if not sending.is_sent or slot < self._past:

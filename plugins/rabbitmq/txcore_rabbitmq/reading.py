@@ -1,4 +1,4 @@
-"""The port's reader on one stream: from a position on, across lost connections, and with an eye on lost records."""
+"""The port's reader on one stream: it starts at a position, survives lost connections, and reports lost records."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ FIRST_RECORD_S: Final = 0.1
 IDLE_ACK_S: Final = 60.0
 """Time, in seconds, that a few records may stay unacknowledged; brokers before 4.3 close the channel after 30 min."""
 START_TIMEOUT_S: Final = 2.0
-"""A record that was seen before comes at once, or is gone; below that, brokers that elect a leader look alike."""
+"""Longest wait, in seconds, for a record that was seen before; then it may be gone. During an election of a leader a
+broker may need almost as long."""
 
 
 class StreamReader:
-    """The port's Reader. Comes back by itself after a lost connection, at the last record it had.
+    """The port's Reader. After a lost connection it continues by itself, at the last record it had.
 
-    With *waits_once* the first `read` waits a moment for the broker to begin to deliver: so that the absence of the log
-    shows there, and "nothing has arrived" is no accident of starting up.
+    With *waits_once* the first `read` waits briefly until the broker begins to deliver. So it reports a missing log,
+    and its empty result does not come from a slow start.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class StreamReader:
         self._last: Position | None = None
         self._passed = Position(0 if start is None else start)
         self._search: EndSearch = search
-        self._records: deque[tuple[LogRecord, bool, Consumer, int]] = deque()  #: the bool: an end's marker
+        self._records: deque[tuple[LogRecord, bool, Consumer, int]] = deque()  #: the bool: whether it is a marker
         self._error: TxcoreError | None = None
         self._is_lost = False
         self._is_closed = False
@@ -54,7 +55,7 @@ class StreamReader:
         self._loop.call(self._ack_now_and_then)
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
-        """Return what has arrived."""
+        """Return the records that have arrived."""
         if self._is_closed or self._link.is_closed:
             raise ClosedError("this reader or its backend is closed")
         if self._waits_once:
@@ -80,7 +81,7 @@ class StreamReader:
         return taken
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
-        """Re-read single records."""
+        """Read single records again."""
         future: Future[Mapping[Position, LogRecord]] = Future()
         future.set_running_or_notify_cancel()
         fetch = Fetch(self._link, self._stream, sorted(set(positions)), future)
@@ -88,7 +89,7 @@ class StreamReader:
         return future
 
     def end(self) -> Future[Position]:
-        """See `Reader.end`: one marker is appended for all calls that are under way when it is sent."""
+        """See `Reader.end`: one marker answers all calls before it is sent."""
         future: Future[Position] = Future()
         future.set_running_or_notify_cancel()
         self._loop.call(lambda: self._search.ask(future))
@@ -130,7 +131,7 @@ class StreamReader:
     def _attach(self) -> None:
         if self._is_closed:
             return
-        # Always at a record that was seen, so that a later first record means loss and not one of a stream's gaps.
+        # Starts at a record that was seen, so that a later first record means loss, not a gap of the stream.
         expected = self._last if self._last is not None else self._expected
         is_first = True
 
@@ -162,14 +163,14 @@ class StreamReader:
         self._loop.later(START_TIMEOUT_S, overdue)
 
     def _probe(self, asked: Position) -> None:
-        """Find out where the log begins, as a record that was seen has not come."""
+        """Find out where the log begins, as a record that was seen before has not arrived."""
 
         def deliver(offset: Position, _body: bytes, _tag: int, _message_id: str | None) -> None:
             consumer.stop()
             if offset > asked:
                 self._lose(asked, offset)
             elif consumer is self._consumer:
-                # The log continues below: the broker was slow, or has lost its tail and this place with it.
+                # The log has earlier records: the broker was slow, or has lost the log's end with this record.
                 self._attach()
 
         def silent() -> None:

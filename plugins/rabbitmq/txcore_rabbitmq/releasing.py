@@ -1,6 +1,6 @@
-"""Halves, releases and marks in terms of messages: target first, op after its confirmation, ops merged.
+"""Halves, releases and marks as messages: the targets first, the op after their confirmation; ops are merged.
 
-Everything runs on the publishing loop's thread.
+All of it runs on the publishing loop's thread.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from txcore_rabbitmq.publishing import Publisher
 from txcore_rabbitmq.targets import TargetChecks
 
 MERGED_OP_COUNT_MAX: Final = 64
-"""Ops in one record: about 4 KB, as in RocketMQ."""
+"""Most ops in one record: about 4 KB, as in RocketMQ."""
 OP_TEXT_MAX: Final = 512
-"""An op whose free text is longer travels alone."""
+"""Longest free text, in characters, of an op that joins ops queued before it."""
 
 Settle = Callable[[Outcome], None]
 
@@ -44,7 +44,7 @@ class OpQueue:
 
 
 class Release:
-    """One resolution under way: counts its targets down, then queues its op. Settles exactly once."""
+    """One resolution under way: counts its targets down, then queues its op. Settled exactly once."""
 
     __slots__ = ("deadline_s", "error", "left", "missing", "releaser", "resolution", "settle", "status")
 
@@ -59,11 +59,11 @@ class Release:
         self.left = 0
 
     def target_ended(self, index: int, status: Status, error: TxcoreError | None) -> None:
-        """One target is confirmed, refused or unknown; *index* -1 is the parked record."""
+        """Take the end of one target, or of the parked record if *index* is -1."""
         if status is not Status.DURABLE:
             if index >= 0:
                 self.missing.append(index)
-            # An unknown target outweighs a refused one: only then nothing is claimed that is not so.
+            # An unknown target outweighs a refused one, as REFUSED would claim too much.
             if self.status is not Status.UNKNOWN:
                 self.status, self.error = status, error
         self.left -= 1
@@ -87,7 +87,7 @@ class Release:
 
 
 class Releaser:
-    """Turns batches into messages for the publisher."""
+    """The part of the backend that turns batches into messages for the publisher."""
 
     def __init__(
         self, options: Options, loop: LoopThread, publisher: Publisher, checks: TargetChecks, clock: Clock
@@ -102,7 +102,7 @@ class Releaser:
         self._topics: dict[str, Target] = {}
 
     def append(self, batch: Batch[HalfRecord], deadline_s: float) -> None:
-        """Store halves, each once its targets are known to exist."""
+        """Store halves, each after its targets are known to exist."""
         for index, half in enumerate(batch.items):
             end = functools.partial(_settle_half, batch, index)
             try:
@@ -122,15 +122,15 @@ class Releaser:
                 self._publisher.send(sending)
 
     def know(self, group: str, partition_count: int) -> None:
-        """The group's streams are there; from any thread."""
+        """Remember that the group's streams exist; callable from any thread."""
         self._groups[group] = partition_count
 
     def knows(self, group: str, partition: int) -> bool:
-        """Say whether the partition's streams are known to be there; from any thread."""
+        """Return whether the partition's streams are known to exist; callable from any thread."""
         return partition < self._groups.get(group, 0)
 
     def release(self, batch: Batch[Resolution], deadline_s: float) -> None:
-        """Publish the targets of each item, or its parked record; ops follow their confirmations."""
+        """Publish the targets of each item, or its parked record; its op comes after their confirmations."""
         for index, resolution in enumerate(batch.items):
             item = Release(self, resolution, functools.partial(batch.settle, index), deadline_s)
             half = resolution.half
@@ -164,7 +164,7 @@ class Releaser:
         self._checks.ask(Target("", sending.routing_key), found)
 
     def _begin_when_known(self, item: Release) -> None:
-        """Publish nothing for a group that does not exist: its op could never be written."""
+        """Publish after the group's op stream was found; refuse the item otherwise, as its op could not be written."""
         half, missing = item.resolution.half, tuple(item.resolution.targets)
         op_stream = Target("", log_name(half.group, LogKind.OP, half.partition))
 
@@ -188,12 +188,12 @@ class Releaser:
         self._checks.ask(op_stream, found)
 
     def mark(self, group: str, partition: int, op: Op, future: Future[Outcome], deadline_s: float) -> None:
-        """Append a record of one op after those queued before."""
+        """Append *op* in a record of its own, after the ops queued before it."""
         self.flush(group, partition)
         self._send_ops(group, partition, [op], [future.set_result], deadline_s)
 
     def queue_op(self, group: str, partition: int, op: Op, settle: Settle | None) -> None:
-        """Let *op* wait for company; with *settle*, only until the loop has seen what else arrived with it."""
+        """Queue *op* to share a record with others; with *settle* it waits only until the loop's next turn."""
         queue = self._queues.setdefault((group, partition), OpQueue())
         if len(op.reason) + len(op.by) > OP_TEXT_MAX:
             self.flush(group, partition)
@@ -255,7 +255,7 @@ class Releaser:
         )
 
     def _unreached_is_unknown(self, target: Target, end: End) -> End:
-        """Keep "the broker said no" apart from "the broker was not asked": only the first may lead to parking."""
+        """Turn a refusal that is not the broker's own answer into UNKNOWN, as only the broker's may lead to parking."""
 
         def ended(status: Status, error: TxcoreError | None) -> None:
             if status is Status.REFUSED:
@@ -267,7 +267,7 @@ class Releaser:
         return ended
 
     def _examine(self, half: HalfRecord) -> list[Target]:
-        """Return the targets that must be asked for.
+        """Return the targets that the broker must be asked for.
 
         Raises:
             MessageRejectedError: the half is too large, or one of its messages cannot be carried.

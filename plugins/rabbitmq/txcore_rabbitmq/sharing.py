@@ -1,7 +1,7 @@
-"""How the members of a group share its partitions: pure rules over what each of them has announced.
+"""The rules by which a group's members share its partitions, computed from their announcements only.
 
-Members may see each other late or differently for a while; then a partition stays free a little longer or is asked
-for in vain. That two never hold one is the exclusive queue's part, not this module's.
+Members may get announcements late or in a different order; then a partition stays free a little longer, or a member
+tries its lock in vain. The exclusive queues, not this module, prevent two owners of one partition.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from typing import NamedTuple
 
 
 class Standing(NamedTuple):
-    """The partitions of one member: those it keeps, and those it gives up once it has finished the work in hand."""
+    """The partitions of one member: those it keeps, and those it gives up after it has finished its current work."""
 
     kept: frozenset[int] = frozenset()
     revoking: frozenset[int] = frozenset()
 
 
 def shares(members: Mapping[str, Standing], partition_count: int) -> dict[str, int]:
-    """Return how many partitions fall to each member, the members that hold most first: so that few move."""
+    """Return the number of partitions for each member; members that hold most get the odd ones, so that few move."""
     ranked = sorted(members, key=lambda member: (-len(members[member].kept), member))
     base, odd = divmod(partition_count, len(ranked))
     return {member: base + (index < odd) for index, member in enumerate(ranked)}
 
 
 def surplus_of(me: str, members: Mapping[str, Standing], partition_count: int) -> list[int]:
-    """Return what *me* has to give up to the others."""
+    """Return the partitions that *me* must give up to the others."""
     kept = sorted(members[me].kept)
     return kept[shares(members, partition_count)[me] :]
 
 
 def wanted_by(me: str, members: Mapping[str, Standing], partition_count: int, avoided: Collection[int]) -> list[int]:
-    """Return the free partitions that *me* is to take, and no other member that sees the same.
+    """Return the free partitions that *me* must take; other members with the same view take different ones.
 
-    *avoided* are those that are not free although no member says so (a member that died a moment ago, say).
+    *avoided* are partitions that no member announces but that are not free, as after the recent death of a member.
     """
     held = {partition for holding in members.values() for partition in (*holding.kept, *holding.revoking)}
     free = [partition for partition in range(partition_count) if partition not in held and partition not in avoided]
@@ -46,22 +46,22 @@ def wanted_by(me: str, members: Mapping[str, Standing], partition_count: int, av
 
 
 class Roll:
-    """The other members of a group, each with its last announcement, until it has been silent for too long."""
+    """The other members of a group, each with its last announcement, until it was silent for too long."""
 
     def __init__(self, silence_max_s: float) -> None:
         self._silence_max_s = silence_max_s
         self._heard: dict[str, tuple[float, Standing]] = {}
 
     def hear(self, member: str, holding: Standing, now_s: float) -> None:
-        """Note what *member* has announced."""
+        """Remember the partitions that *member* has announced."""
         self._heard[member] = (now_s, holding)
 
     def leave(self, member: str) -> None:
-        """*member* has left."""
+        """Forget *member*, which has left."""
         self._heard.pop(member, None)
 
     def refresh(self, now_s: float) -> None:
-        """Start the silences anew: no member could be heard for a while."""
+        """Count every member as heard now, as no announcement could arrive for a while."""
         self._heard = {member: (now_s, holding) for member, (_, holding) in self._heard.items()}
 
     def clear(self) -> None:
@@ -69,7 +69,7 @@ class Roll:
         self._heard.clear()
 
     def present(self, now_s: float) -> dict[str, Standing]:
-        """Return the members that are there."""
+        """Return the members that are present, with their partitions."""
         oldest_s = now_s - self._silence_max_s
         self._heard = {member: heard for member, heard in self._heard.items() if heard[0] > oldest_s}
         return {member: holding for member, (_, holding) in self._heard.items()}

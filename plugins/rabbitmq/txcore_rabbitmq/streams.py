@@ -1,7 +1,7 @@
 """Stream consumers: one on one channel, single records, and a short stream from its beginning to a marker.
 
-A stream consumer's acks are nothing but credit; a consumer is stopped by closing its channel, never by a cancel,
-which would cost the whole connection (pika #1389). Everything runs on the loop's thread.
+A stream consumer's acks are only credit. A consumer is stopped by closing its channel, never by a cancel, which would
+end the whole connection (pika #1389). All of it runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from txcore_rabbitmq.connection import LoopThread
 PREFETCH_COUNT_MIN: Final = 8
 PREFETCH_COUNT_MAX: Final = 400
 PREFETCH_BYTES: Final = 64_000_000
-"""Most bytes under way to one reader; more makes reading no faster."""
+"""Most bytes under way to one reader; with more, reading is not faster."""
 ACKS_PER_PREFETCH: Final = 4
 FETCH_SPAN: Final = 200
-"""Greatest distance, in records, at which a wanted record is waited for on the consumer that is open."""
+"""Greatest distance, in records, at which the open consumer reads on to a wanted record."""
 FETCH_COUNT_MAX: Final = 16
-"""Fetches that run at once; each takes a channel."""
+"""Most fetches that run at once; each uses a channel."""
 FETCH_TIMEOUT_S: Final = 5.0
 SILENCE_S: Final = 1.0
-"""A stored record comes at once; after so long the stream is asked for its last ones, and given half of it again."""
+"""Time, in seconds, without a wanted record, after which a fetch asks for the stream's last records. If these arrive,
+it waits half of this time again."""
 
 Deliver = Callable[[Position, bytes, int, str | None], None]
-"""Gets a record's offset, body, delivery tag and message id."""
+"""A function that takes a record's offset, body, delivery tag and message id."""
 
 
 class Consumer:
@@ -59,17 +60,17 @@ class Consumer:
 
     @property
     def is_started(self) -> bool:
-        """The broker has accepted the consumer, and it is not stopped."""
+        """Whether the broker has accepted the consumer, and it is not stopped."""
         return self._is_consuming and not self._is_stopped
 
     def ack(self, tag: int) -> None:
-        """Give credit for everything up to *tag*, unless that was done."""
+        """Give credit for all records up to *tag*, unless this was done before."""
         if self._channel.is_open and tag > self._acked:
             self._acked = tag
             self._channel.basic_ack(tag, multiple=True)
 
     def stop(self) -> None:
-        """Close the channel; nothing is delivered any more."""
+        """Close the channel; no record is delivered any more."""
         self._is_stopped = True
         if self._channel.is_open:
             self._channel.close()
@@ -102,7 +103,7 @@ class Consumer:
 
 
 class ReadingLink:
-    """The reading connection and what is open on it; notifies its users when it comes and goes."""
+    """The reading connection and the requests on it; notifies them when it is opened and lost."""
 
     def __init__(self, loop: LoopThread, body_size_max: int) -> None:
         self.loop = loop
@@ -117,7 +118,7 @@ class ReadingLink:
         self._fetch_count = 0
 
     def watch(self, future: Future[Any]) -> None:
-        """See to it that *future* has ended when the backend is closed."""
+        """Fail *future* when the backend is closed, unless it has ended before."""
         if self.is_closed:
             future.set_exception(ClosedError("this backend is closed"))
         else:
@@ -125,21 +126,21 @@ class ReadingLink:
             future.add_done_callback(self._under_way.discard)
 
     def close(self) -> None:
-        """End everything that is under way."""
+        """Fail all requests under way."""
         self.is_closed = True
         for future in list(self._under_way):
             if not future.done():
                 future.set_exception(ClosedError("the backend was closed before the broker answered"))
 
     def fetch(self, fetch: Fetch) -> None:
-        """Run a fetch when its turn comes."""
+        """Run a fetch as soon as fewer than `FETCH_COUNT_MAX` run."""
         self.watch(fetch.future)
         self.loop.later(FETCH_TIMEOUT_S, fetch.expire)
         self._fetches.append(fetch)
         self._next_fetch()
 
     def when_up(self, request: Callable[[], None], refused: Callable[[TxcoreError], None] | None = None) -> None:
-        """Run *request* now, or as soon as there is a connection; *refused*, when the broker refuses the login."""
+        """Run *request* as soon as there is a connection, or *refused* if the broker refuses the login."""
         if self.connection is not None:
             request()
         elif refused is not None and self.error is not None and is_login_refused(self.error):
@@ -148,14 +149,14 @@ class ReadingLink:
             self._waiting[request] = refused
 
     def trouble(self, doing: str) -> TxcoreError:
-        """Return what to say of something that was not answered in time."""
+        """Return the error of a request without an answer in time."""
         if self.connection is None:
             reason = "no connection yet" if self.error is None else str(self.error)
             return BackendUnavailableError(f"{doing}: {reason}")
         return BackendTimeoutError(f"{doing}: no answer from RabbitMQ in time")
 
     def link_up(self, connection: Any) -> None:
-        """The connection is open."""
+        """Run the waiting requests on a new connection."""
         self.connection = connection
         self.error = None
         waiting, self._waiting = self._waiting, {}
@@ -163,7 +164,7 @@ class ReadingLink:
             request()
 
     def link_down(self, error: TxcoreError) -> None:
-        """The connection is gone; consumers hear of it through their channels."""
+        """Forget the lost connection; the channels notify the consumers."""
         self.connection = None
         self.error = error
         if is_login_refused(error):
@@ -173,7 +174,7 @@ class ReadingLink:
                     refused(error)
 
     def link_blocked(self, reason: str) -> None:
-        """Alarms stop publishers only."""
+        """Ignore alarms, as these stop publishers only."""
 
     def _next_fetch(self) -> None:
         if self._fetches and self._fetch_count < FETCH_COUNT_MAX:
@@ -191,7 +192,7 @@ class ReadingLink:
 
 
 class Fetch:
-    """Reads single records by jumping from one to the next."""
+    """A request for single records, which jumps from one to the next."""
 
     def __init__(
         self,
@@ -220,7 +221,7 @@ class Fetch:
         self._link.loop.later(SILENCE_S, lambda: self._look_for_end(wanted))
 
     def expire(self) -> None:
-        """Give up."""
+        """Fail the fetch, if it has not ended."""
         if not self.future.done():
             self._stop()
             self.future.set_exception(self._link.trouble(f"reading {self._stream!r}"))
@@ -245,7 +246,7 @@ class Fetch:
             self._consumers[0].ack(tag)
 
     def _look_for_end(self, wanted: Position) -> None:
-        """Nothing came: if the stream still delivers its last records, this one lies after its end."""
+        """Ask for the stream's last records, as none has arrived: if they do, *wanted* is after the stream's end."""
         if not self._is_awaited(wanted) or self._link.connection is None or len(self._consumers) > 1:
             return
 
@@ -255,7 +256,7 @@ class Fetch:
 
         def nothing() -> None:
             if self._is_awaited(wanted):
-                self._wanted.clear()  # ascending, so that the others are after the end, too
+                self._wanted.clear()  # ascending, so the others are after the end, too
                 self.open()
 
         self._consume("last", deliver)
@@ -270,7 +271,7 @@ class Fetch:
 
 
 class Scan:
-    """Reads a short stream from its beginning until *take* answers True."""
+    """A request that reads a short stream from its beginning until *take* returns True."""
 
     def __init__(self, link: ReadingLink, stream: str, take: Callable[[bytes], bool], future: Future[Any]) -> None:
         self._link = link
@@ -285,14 +286,14 @@ class Scan:
             self._consumer = Consumer(self._link, self._stream, "first", self._deliver, self._ended)
 
     def expire(self) -> None:
-        """Give up."""
+        """Fail the scan, if it has not ended."""
         if not self._future.done():
             if self._consumer is not None:
                 self._consumer.stop()
             self._future.set_exception(self._link.trouble(f"reading {self._stream!r}"))
 
     def refuse(self, error: TxcoreError) -> None:
-        """The broker refuses the login."""
+        """Fail the scan, as the broker refuses the login."""
         if not self._future.done():
             self._future.set_exception(error)
 

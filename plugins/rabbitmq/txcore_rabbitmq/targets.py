@@ -1,7 +1,7 @@
-"""Finds out, before a half is stored, whether its targets exist: passive declares, remembered for a while.
+"""Checks before a half is stored whether its targets exist: passive declares, remembered for a while.
 
-A queue or an exchange can be asked for; whether an exchange has a binding for a routing key cannot: that shows when
-the message is returned.
+The broker answers whether a queue or an exchange exists, but not whether an exchange has a binding for a routing key.
+A missing binding is found only when the message is returned.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from txcore.errors import MessageRejectedError, TxcoreError
 from txcore_rabbitmq.codec import Target, is_forbidden, is_locked, is_login_refused, is_missing, translate
 
 KNOWN_S: Final = 60.0
-"""Time, in seconds, for which a target that was found counts as there."""
+"""Time, in seconds, for which a target that was found counts as existing."""
 KNOWN_COUNT_MAX: Final = 10_000
 
 Found = Callable[[TxcoreError | None], None]
-"""Called with None, or the reason why the target is refused."""
+"""A function that takes None, or the reason why the target is refused."""
 
 
 class TargetChecks:
-    """Asks one question at a time on a channel of its own, as a "no" closes the channel. On the loop's thread."""
+    """Questions for targets, one at a time on a channel of its own, as a refusal closes it. On the loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -36,11 +36,11 @@ class TargetChecks:
         self._refusal: TxcoreError | None = None
 
     def is_known(self, target: Target) -> bool:
-        """Say whether the target was there a short while ago."""
+        """Return whether the target was found within the last `KNOWN_S`."""
         return self._known.get(_what(target), 0.0) > self._clock.elapsed_s()
 
     def ask(self, target: Target, found: Found) -> None:
-        """Find out and call *found*, perhaps never: the caller keeps a deadline."""
+        """Ask for the target and call *found* with the answer; it may never come, so the caller keeps a deadline."""
         if self._refusal is not None:
             found(self._refusal)
             return
@@ -54,18 +54,18 @@ class TargetChecks:
         self._next()
 
     def forget(self, target: Target) -> None:
-        """The target was refused when used: ask again next time."""
+        """Ask for the target again next time, as a message to it was refused."""
         self._known.pop(_what(target), None)
 
     def up(self, connection: Any) -> None:
-        """A new connection is open."""
+        """Ask the waiting questions on a new connection."""
         self._connection = connection
         self._refusal = None
         self._is_asking = False
         self._next()
 
     def down(self, error: TxcoreError) -> None:
-        """The connection is gone; questions wait for the next, unless the broker refuses the login."""
+        """Keep the questions for the next connection, or answer all with *error* if the broker refuses the login."""
         self._connection = self._channel = None
         self._is_asking = False
         if is_login_refused(error):
@@ -99,7 +99,7 @@ class TargetChecks:
             return
         target = self._queue[0]
         if is_locked(error) or is_forbidden(error):
-            # Exclusive to another connection, but there; or not to be asked for by this user, which may publish to it.
+            # The queue is another connection's exclusive one; or this user may not ask for it, but may publish to it.
             self._answer(None)
         elif is_missing(error):
             kind, name = ("exchange", target.exchange) if target.exchange else ("queue", target.routing_key)

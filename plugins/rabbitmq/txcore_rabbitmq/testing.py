@@ -1,4 +1,4 @@
-"""The conformance harness: target topics are queues and exchanges, made and read with pika alone."""
+"""The conformance harness: target topics are queues and exchanges, created and read with pika alone."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ STORE_TIMEOUT_S: Final = 60.0
 PAUSE_S: Final = 0.05
 FIRST_STREAM: Final = b"rabbit_stream_coordinator"
 
-# pika logs ten lines for each refused connection, which bury the output of a failed test.
+# pika logs ten lines for each refused connection, among which the output of a failed test is hard to find.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 class RabbitmqHarness(BrokerHarness):
-    """Topics whose name says that they are to refuse are exchanges with one bound queue; all others are queues."""
+    """A RabbitMQ broker; topics with one of `REFUSING_NAMES` are exchanges with one bound queue, all others queues."""
 
     broker_name = "rabbitmq"
     url_options = "?claim_heartbeat_s=2&drain_s=1"
@@ -45,8 +45,8 @@ class RabbitmqHarness(BrokerHarness):
     def start(self) -> None:
         """See `Harness.start`.
 
-        A node that has just been made forgets its first stream when it is killed within a second: the name of what
-        keeps the list of streams is not on the disk before.
+        A new node forgets its first stream if it is killed within a second. Until then the name of its stream
+        coordinator, which keeps the list of streams, is not on the disk.
         """
         super().start()
         if self.broker.can_be_killed:
@@ -79,7 +79,7 @@ class RabbitmqHarness(BrokerHarness):
                 channel.queue_bind(_queue(topic), exchange, routing_key)
 
     def read_topic(self, topic: str) -> Sequence[Delivered]:
-        """See `Harness.read_topic`. Everything is taken, and put back by refusing it, which keeps the order."""
+        """See `Harness.read_topic`. All messages are taken, and then requeued by a nack, which keeps the order."""
         queue = _queue(topic)
         taken: list[Delivered] = []
 
@@ -99,7 +99,7 @@ class RabbitmqHarness(BrokerHarness):
         return taken
 
     def _await_count(self, channel: Any, queue: str, count: int) -> None:
-        """Wait until all is put back: a queue reports its count before it has handled earlier requests."""
+        """Wait until all messages are back: a queue may report its count before it has handled earlier requests."""
         deadline_s = time.monotonic() + STORE_TIMEOUT_S
         while channel.queue_declare(queue, passive=True).method.message_count < count:
             if time.monotonic() > deadline_s:
@@ -111,7 +111,7 @@ class RabbitmqHarness(BrokerHarness):
         return "never-made-queue"
 
     def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
-        """See `Harness.refuse_topic`: without its binding, an exchange returns what is published."""
+        """See `Harness.refuse_topic`: without its binding, an exchange returns published messages."""
         exchange, _, routing_key = topic.rpartition("/")
         if not exchange:
             return False
@@ -128,7 +128,7 @@ class RabbitmqHarness(BrokerHarness):
 
     @contextlib.contextmanager
     def _channel(self) -> Iterator[Any]:
-        with self._lock:  # tools judge several groups at once
+        with self._lock:  # several threads may use the harness at once
             channel = self._opened_channel()
             yield channel
             channel.close()
