@@ -46,7 +46,7 @@ class Member:
         return self.held
 
 
-# -- what one member holds, without a broker ---------------------------------------------------------------------------
+# -- the partitions of one member, without a broker --------------------------------------------------------------------
 
 
 def test_what_is_given_and_taken_before_anybody_looked_is_nothing():

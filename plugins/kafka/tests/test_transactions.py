@@ -1,4 +1,4 @@
-"""`release=transaction`: all or nothing, for readers of committed records, and no release harms its neighbours."""
+"""`release=transaction`: readers of committed records see all of a release or none, and no release affects others."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class OpMerger:
         with self._lock:
             queue = self._queue(group, partition)
             refused = self._send(queue) if queue.ops else []
-            if queue.ops:  # The client takes nothing now.
+            if queue.ops:  # The client has no room now.
                 refused.append((settle, BusyError("too many records wait for the broker")))
             else:
                 try:

@@ -5,7 +5,7 @@ releases wait for the next one. If the server refuses one release, it refuses th
 sent again, until each refused release is alone and its reason can be looked up. The first message of each release by a
 checker carries the expectation that its CLAIM is still the newest: an outdated checker's batch is refused as a whole.
 
-Source: NATS ADR-50 (atomic batch publish). Everything runs on the loop's thread.
+Source: NATS ADR-50 (atomic batch publish). All of it runs on the loop's thread.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class SqliteBackend:
             if self._closing is None:
                 self._closing = _running()
                 if self._pid is not None and self._pid != os.getpid():
-                    self._closing.set_result(None)  # the parent's threads are not here; its connections stay its own
+                    self._closing.set_result(None)  # the threads and connections are the parent's
                 else:
                     closer = threading.Thread(
                         target=self._close, args=(timeout_s, self._closing), name="txcore-sqlite-close", daemon=True

@@ -37,7 +37,7 @@ class Catalog:
         self._stored_next = 0
 
     def refresh(self, connection: sqlite3.Connection) -> None:
-        """Read what may have changed since the last transaction; call it first in each one."""
+        """Read the state again if another connection has written since; call this first in each transaction."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version != self._data_version:
             self._data_version = version
