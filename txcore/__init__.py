@@ -38,7 +38,8 @@ from txcore.errors import (
 from txcore.hookspecs import Event, hookimpl
 from txcore.listener import AsyncTransactionListener, HalfView, TransactionListener
 from txcore.message import CheckPolicy, LocalTransactionState, Message
-from txcore.operator.operator import Operator, ParkedHalf, PendingHalf
+from txcore.operator.lists import ParkedHalf, PendingHalf
+from txcore.operator.operator import Operator
 from txcore.producer.asynchronous import AsyncTransaction, AsyncTransactionProducer
 from txcore.producer.producer import Transaction, TransactionProducer
 from txcore.producer.transaction import current_transaction

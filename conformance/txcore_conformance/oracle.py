@@ -17,7 +17,8 @@ from typing import Final
 from txcore import wire
 from txcore.audit.invariants import Facts, Invariant, Local, Promises, TargetFact, Violation, judge, judge_checkpoint
 from txcore.errors import DataLossError, UsageError, WireFormatError
-from txcore.history.journey import Journey, journeys_of
+from txcore.history.folding import journeys_of
+from txcore.history.journey import Journey
 from txcore.ids import parse_id, partition_of
 from txcore.port import Backend
 from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, OpKind, Position

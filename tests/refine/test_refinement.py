@@ -9,7 +9,7 @@ from txcore_conformance.refine.replay import judge_logs
 from txcore_conformance.refine.whole import Placed, truth_of
 
 from txcore import wire
-from txcore.history.journey import Journeys
+from txcore.history.folding import Journeys
 from txcore.records import Checkpoint, Half, LogRecord, Op, OpKind, ParkCode, Position
 
 A, TOKEN = b"a" * 16, b"t" * 16

@@ -267,7 +267,7 @@ def test_a_newer_half_is_listed_as_such(world):
         to_json.pending(journey, world.clock.wall_ms())["newer_version"],
     )
     for verb in planning.Verb:
-        plan = planning.plan(verb, journey, None, has_database=False, override=False)
+        plan = planning.plan(verb, journey, None, override=False)
         assert (planning.Step.REFUSED, True) == (plan.step, "a newer txcore" in plan.text)
     with pytest.raises(TransactionStateError, match="a newer txcore, in wire version 2; upgrade"):
         world.operator.rollback(newer, "why not")
@@ -340,7 +340,7 @@ class TestPoisonOfANewerTxcore:
         name = world.park_as_poison()
         world.upgrade()
         journey = world.operator.show(name)
-        plans = {verb: planning.plan(verb, journey, None, has_database=False, override=False) for verb in planning.Verb}
+        plans = {verb: planning.plan(verb, journey, None, override=False) for verb in planning.Verb}
         assert planning.Step.ACT is plans[planning.Verb.RESUME].step
         for kind in (planning.Verb.COMMIT, planning.Verb.ROLLBACK):
             assert planning.Step.REFUSED is plans[kind].step

@@ -13,7 +13,8 @@ from txcore.checker.log_reader import Intake
 from txcore.checker.partition_session import Tenure
 from txcore.errors import BackendTimeoutError, WrongDatabaseError
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.history.journey import closed_record
+from txcore.history.force_rules import Consent, consent_of
+from txcore.history.parked_entries import closed_record
 from txcore.message import LocalTransactionState
 from txcore.records import (
     FINAL_KINDS,
@@ -328,11 +329,10 @@ class Judge:
         reading = readings[pending.transaction_id]
         if reading.answer is FenceAnswer.NO_ANSWER:
             return f"refused: the fence did not answer: {reading.reason}"
-        if reading.answer is FenceAnswer.ROLLBACK and not pending.terms.fenced:
-            return ""  # as without a fence: no row is there or can come, and the operator speaks for the listener
-        if reading.answer.value != wanted.name:
+        consent = consent_of(reading.answer, wanted, fence_decides=pending.terms.fenced)
+        if consent not in {Consent.AGREES, Consent.ABSTAINS}:
             return f"refused: the fence says {reading.answer.value}"
-        if not pending.is_journaled:
+        if consent is Consent.AGREES and not pending.is_journaled:
             pending.decision = wanted
             pending.note(forced=Forced.YES)
         return ""

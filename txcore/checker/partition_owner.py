@@ -16,7 +16,7 @@ from txcore.checker.partition_session import Tenure
 from txcore.checker.partition_state import PartitionState
 from txcore.clock import until_beat
 from txcore.errors import NewerRecordError, TxcoreError
-from txcore.history.journey import close_entry
+from txcore.history.parked_entries import close_entry
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow, Spawn

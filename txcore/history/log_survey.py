@@ -16,7 +16,8 @@ from typing import Final, TypeVar
 
 from txcore.clock import Clock, Randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, DataLossError, UsageError
-from txcore.history.journey import Journey, Journeys
+from txcore.history.folding import Journeys
+from txcore.history.journey import Journey
 from txcore.port import Backend, Reader
 from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, Position, Status
 
@@ -115,6 +116,10 @@ class Survey:
     def find(self, transaction_id: bytes) -> Journey | None:
         """Return the known journey of one transaction."""
         return next((f.found[transaction_id] for f in self._folds.values() if transaction_id in f.found), None)
+
+    def open_entries(self) -> set[bytes]:
+        """Return the transactions with a parked record that no CLOSED has closed; they may be resumed or finished."""
+        return {journey.transaction_id for journey in self.journeys() if journey.entry is not None}
 
     def elapsed_s(self) -> float:
         """Return the current reading of the clock of `OwnerSeen.seen_s`."""

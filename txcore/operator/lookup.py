@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from txcore.errors import TxcoreError, UsageError
 from txcore.history.journey import Journey
-from txcore.operator import selection, to_json
+from txcore.operator import selection
 from txcore.operator.operator import Operator
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def ask_fence(fence: Any, journey: Journey) -> Asked:
     Args:
         fence: An object with `peek` and `rows`, as `SqlFence`; None for no fence.
     """
-    half = to_json.any_half(journey)
+    half = journey.any_half
     if fence is None or half is None or not half.asks_fence:
         return Asked()
     identity = journey.transaction_id

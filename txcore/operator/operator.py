@@ -7,31 +7,20 @@ through the fence; nothing here ever publishes a target.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import (
-    HalfRefusedError,
-    HalfUnknownError,
-    TransactionStateError,
-    UsageError,
-)
-from txcore.history.journey import (
-    Journey,
-    closed_record,
-    force_op,
-    half_in,
-    inner_half,
-    next_generation,
-    next_of_inner,
-    topics_of,
-    why_no_half,
-)
+from txcore.errors import HalfRefusedError, HalfUnknownError, TransactionStateError, UsageError
+from txcore.history.force_rules import REASON_TEXT, Ruling, force_op, ruling_on
+from txcore.history.journey import Journey
 from txcore.history.log_survey import Progress, Survey
-from txcore.ids import born_ms, id_text
+from txcore.history.parked_entries import closed_record
+from txcore.history.resuming import next_generation, next_of_inner
+from txcore.ids import id_text
+from txcore.operator.awaited import Awaited
+from txcore.operator.lists import ParkedHalf, PendingHalf, parked_half, pending_half
 from txcore.port import Backend
 from txcore.records import REASON_SIZE_MAX, Forced, Half, HalfRecord, Op, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState
@@ -39,56 +28,6 @@ from txcore.runtime.commands import Flow
 from txcore.runtime.drivers import BlockingBridge, run_blocking
 
 POLL_S: Final = 0.01
-REASON_TEXT: Final = "a forced decision needs a reason; it is kept in the op log"
-
-
-@dataclass(frozen=True, slots=True)
-class PendingHalf:
-    """An undecided half: `check_times` answered checks, `born_ms` its producer's wall clock.
-
-    `newer_version` is the wire version of a half that a newer txcore wrote, else 0. Nothing else is known of such a
-    half; its partition waits for an upgraded checker.
-    """
-
-    transaction_id: bytes
-    partition: int
-    generation: int
-    born_ms: int
-    check_times: int
-    topics: tuple[str, ...]
-    newer_version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ParkedHalf:
-    """A discarded half: the reason, the time, the count of checks, and the targets that are missing."""
-
-    transaction_id: bytes
-    partition: int
-    generation: int
-    code: str
-    reason: str
-    parked_ms: int
-    check_times: int
-    topics: tuple[str, ...]
-    missing: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A request whose end is awaited: of a decision, or of a resume (`kind` None, any final op will do)."""
-
-    transaction_id: bytes
-    kind: OpKind | None
-    generation: int
-
-    @classmethod
-    def after(cls, journey: Journey, kind: OpKind | None) -> Awaited:
-        """Return the end to wait for after a request about *journey*, as read when the request was made."""
-        generation = journey.generation
-        if journey.is_parked:
-            generation = max(journey.discarded_generation, generation) + 1
-        return cls(journey.transaction_id, kind, generation)
 
 
 class Operator:
@@ -122,7 +61,7 @@ class Operator:
     def pending(self) -> list[PendingHalf]:
         """Return the undecided halves, oldest first. Reads from the checkpoints to a tick of its own."""
         with closing(self.look()) as survey:
-            found = [_pending_half(journey) for journey in survey.journeys() if journey.is_pending]
+            found = [pending_half(journey) for journey in survey.journeys() if journey.is_pending]
         return sorted(found, key=lambda half: (half.born_ms, half.transaction_id))
 
     def parked(self) -> list[ParkedHalf]:
@@ -131,12 +70,19 @@ class Operator:
         Reads the whole logs when an entry is open: only they show whether it was resumed or finished.
         """
         with closing(self.look()) as survey:
-            identities = {journey.transaction_id for journey in survey.journeys() if journey.entry is not None}
-        if not identities:
-            return []
-        with closing(self.watch(identities, from_checkpoint=False)) as survey:
-            found = [_parked_half(each) for each in survey.journeys() if each.is_parked and each.parked]
+            entries = survey.open_entries()
+        found = [parked_half(journey) for journey in self.still_parked(entries)]
         return sorted(found, key=lambda half: (half.parked_ms, half.transaction_id))
+
+    def still_parked(self, entries: Collection[bytes]) -> list[Journey]:
+        """Return the journeys that are parked, of *entries*, see `Survey.open_entries`; reads the whole logs for them.
+
+        Only the whole logs show whether an entry was resumed or finished.
+        """
+        if not entries:
+            return []
+        with closing(self.watch(entries, from_checkpoint=False)) as survey:
+            return [journey for journey in survey.journeys() if journey.is_parked and journey.parked]
 
     def show(self, transaction_id: bytes) -> Journey:
         """Return everything the logs hold about one transaction.
@@ -198,9 +144,8 @@ class Operator:
         if not journey.is_parked:
             state = "finished" if journey.final else "pending already"
             raise TransactionStateError(f"{id_text(journey.transaction_id)} is {state}; only a parked half is resumed")
-        half = inner_half(journey)
-        if half is not None:
-            return self._resume_inner(journey, half, reason)
+        if journey.inner_half is not None:
+            return self._resume_inner(journey, journey.inner_half, reason)
         return self._append(next_generation(journey, self._by, reason))
 
     def _resume_inner(self, poison: Journey, half: Half, reason: str) -> int:
@@ -268,23 +213,13 @@ class Operator:
         if not reason:
             raise UsageError(REASON_TEXT)
         transaction_id = journey.transaction_id
-        if journey.final:
-            return EndResult(EndState.ALREADY_DONE if journey.final == kind else EndState.CONFLICT, transaction_id)
-        if journey.decided and (override_fence or journey.decided != kind):
-            raise TransactionStateError(
-                f"{OpKind(journey.decided).name} of {id_text(transaction_id)} is journaled already, messages may be "
-                "out; it can no longer be overridden"
-            )
-        if kind is OpKind.ROLLBACK and journey.is_dismissible:
+        ruling, text = ruling_on(journey, kind, override=override_fence)
+        if ruling in {Ruling.HOLDS, Ruling.REVERSED}:
+            return EndResult(EndState.ALREADY_DONE if ruling is Ruling.HOLDS else EndState.CONFLICT, transaction_id)
+        if ruling is Ruling.REFUSED:
+            raise TransactionStateError(f"{id_text(transaction_id)}: {text}")
+        if ruling is Ruling.DISMISS:
             return self._dismiss(journey, reason)
-        if journey.is_newer:
-            raise TransactionStateError(f"{id_text(transaction_id)} cannot be decided: {why_no_half(journey)}")
-        half = inner_half(journey)
-        if half is not None:
-            raise TransactionStateError(
-                f"{id_text(transaction_id)} holds the half of {id_text(half.transaction_id)}; resume it, then decide "
-                "that one"
-            )
         generation = journey.generation
         if journey.is_parked:
             generation = self._append(next_generation(journey, self._by, reason))
@@ -310,8 +245,7 @@ class Operator:
     def follow(self, survey: Survey, awaited: Iterable[Awaited], wait_s: float) -> Iterator[EndResult]:
         """Yield the result of each request of this operator, as its end is read; UNKNOWN for the rest after *wait_s*.
 
-        ACCEPTED: the final op agrees. CONFLICT: another final op holds, the owner refused, or it was parked (again);
-        the error says which.
+        The results are those of `Awaited.end_in`.
 
         Args:
             survey: Reads at least these transactions, and does not forget finished ones.
@@ -320,7 +254,7 @@ class Operator:
         deadline_s = self._clock.elapsed_s() + wait_s
         while left:
             for each in list(left.values()):
-                result = self._end_of(survey.find(each.transaction_id), each)
+                result = each.end_in(survey.find(each.transaction_id), self._by)
                 if result is not None:
                     del left[each.transaction_id]
                     yield result
@@ -330,21 +264,6 @@ class Operator:
                 time.sleep(POLL_S)
         for transaction_id in left:
             yield EndResult(EndState.UNKNOWN, transaction_id)
-
-    def _end_of(self, journey: Journey | None, awaited: Awaited) -> EndResult | None:
-        if journey is None:
-            return None
-        if journey.final:
-            agrees = awaited.kind in {None, journey.final}
-            error = None if agrees else TransactionStateError(f"the other end holds: {OpKind(journey.final).name}")
-            return EndResult(EndState.ACCEPTED if agrees else EndState.CONFLICT, journey.transaction_id, error)
-        reply = journey.reply_to(self._by) if awaited.kind is not None else None
-        if reply is not None:
-            return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(reply.reason))
-        if journey.discarded_generation >= awaited.generation:
-            code = next((op.reason for _, op in reversed(journey.ops) if op.kind == OpKind.DISCARD), "")
-            return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(f"parked: {code}"))
-        return None
 
     def _append(self, record: HalfRecord) -> int:
         outcome = run_blocking(_one(record), self._bridge)
@@ -382,32 +301,6 @@ class Operator:
             survey.close()
             raise
         return survey
-
-
-def _pending_half(journey: Journey) -> PendingHalf:
-    half = journey.half
-    born = born_ms(journey.transaction_id) if half is None else half.born_ms
-    topics = topics_of(half) if half is not None else ()
-    version = journey.newer_version if journey.is_newer else 0
-    return PendingHalf(
-        journey.transaction_id, journey.partition, journey.generation, born, journey.count, topics, version
-    )
-
-
-def _parked_half(journey: Journey) -> ParkedHalf:
-    parked = journey.parked[-1]
-    half = journey.half or half_in(parked)
-    return ParkedHalf(
-        journey.transaction_id,
-        journey.partition,
-        parked.generation,
-        parked.code,
-        parked.reason,
-        parked.at_ms,
-        parked.count,
-        topics_of(half) if half is not None else (),
-        tuple(parked.missing),
-    )
 
 
 def _one(command: HalfRecord | Resolution) -> Flow[Outcome]:

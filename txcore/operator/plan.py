@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from txcore.fence import FenceAnswer
-from txcore.history.journey import inner_half, why_no_half
+from txcore.history.force_rules import Consent, Ruling, consent_of, ruling_on
+from txcore.history.journey import why_no_half
 from txcore.ids import id_text
-from txcore.operator.to_json import any_half, kind_name
+from txcore.operator.to_json import kind_name
 from txcore.records import OpKind, ParkCode
 
 if TYPE_CHECKING:
@@ -50,13 +51,14 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One transaction, the action for it, the reason, and the fence's answer."""
+    """One transaction, the action for it, the reason, the fence's answer, and whether a decision overrides that."""
 
     journey: Journey
     step: Step
     text: str
     fence_text: str
     reading: FenceReading | None
+    is_override: bool
 
 
 FENCE_TEXTS: Final = {
@@ -73,27 +75,32 @@ NO_ROW_TEXTS: Final = {
     FenceAnswer.ABSENT: "ABSENT: no row yet; without one the listener decides",
 }
 """Texts that replace those of `FENCE_TEXTS` for a half whose listener may not have written a row."""
+OBJECTIONS: Final = {
+    FenceAnswer.ABSENT: "the database has no row, so it says ROLLBACK",
+    FenceAnswer.NO_ANSWER: "the database does not answer",
+    FenceAnswer.PRUNED: "the fence's row may have been pruned, so there is no answer",
+    FenceAnswer.FORCED: "an operator has forced it before",
+}
+"""The reasons against a decision, by the fence's answer; for every other one its name."""
+_STEPS: Final = {Ruling.HOLDS: Step.ALREADY, Ruling.DISMISS: Step.ACT}
 
 
-def plan(verb: Verb, journey: Journey, reading: FenceReading | None, *, has_database: bool, override: bool) -> Plan:
+def plan(verb: Verb, journey: Journey, reading: FenceReading | None, *, override: bool) -> Plan:
     """Return the plan for *journey*.
 
     Args:
         reading: The fence's answer; None where it was not asked.
-        has_database: Whether the operator named the fence's database.
         override: Whether the operator decides against the fence.
     """
-    step, text = (
-        _resume(journey)
-        if verb is Verb.RESUME
-        else _force(verb, journey, reading, has_database=has_database, override=override)
-    )
-    return Plan(journey, step, text, fence_text(journey, reading), reading)
+    step, text = _resume(journey) if verb is Verb.RESUME else _force(verb, journey, reading, override=override)
+    half = journey.any_half
+    is_override = override and half is not None and half.asks_fence
+    return Plan(journey, step, text, fence_text(journey, reading), reading, is_override)
 
 
 def fence_text(journey: Journey, reading: FenceReading | None) -> str:
     """Return the fence's answer as text."""
-    half = any_half(journey)
+    half = journey.any_half
     if half is None:
         return "no half"
     if not half.asks_fence:
@@ -118,75 +125,42 @@ def _resume(journey: Journey) -> tuple[Step, str]:
         return Step.ALREADY, f"finished already: {kind_name(journey.final)}"
     if journey.is_pending and not journey.is_newer:
         return Step.ALREADY, "pending already"
-    inner = inner_half(journey)
+    inner = journey.inner_half
     if inner is not None:
         return Step.ACT, f"will resume the half in it, {id_text(inner.transaction_id)}, and take the entry off the list"
-    if not journey.is_parked or journey.is_newer or any_half(journey) is None:
+    if not journey.is_parked or journey.is_newer or journey.any_half is None:
         return Step.REFUSED, why_no_half(journey)
     if journey.decided:
         return Step.ACT, f"will publish what is missing; {kind_name(journey.decided)} is decided"
     return Step.ACT, f"will be asked again, as generation {journey.discarded_generation + 1}"
 
 
-def _force(
-    verb: Verb, journey: Journey, reading: FenceReading | None, *, has_database: bool, override: bool
-) -> tuple[Step, str]:
-    kind = verb.kind
-    if journey.final:
-        if journey.final == kind:
-            return Step.ALREADY, f"finished already: {kind.name}"
-        return Step.REFUSED, f"finished already, the other way: {kind_name(journey.final)}"
-    half = any_half(journey)
-    if journey.is_dismissible and verb is Verb.ROLLBACK:
-        return Step.ACT, "will take it off the list; its bytes stay in the logs"
-    inner = inner_half(journey)
-    if inner is not None:
-        return Step.REFUSED, f"it holds the half of {id_text(inner.transaction_id)}; resume it, then decide that one"
-    if half is None or journey.is_newer:
-        return Step.REFUSED, why_no_half(journey)
+def _force(verb: Verb, journey: Journey, reading: FenceReading | None, *, override: bool) -> tuple[Step, str]:
+    ruling, text = ruling_on(journey, verb.kind, override=override)
+    half = journey.any_half
+    if ruling is not Ruling.REQUEST or half is None:
+        return _STEPS.get(ruling, Step.REFUSED), text
+    if journey.decided and journey.is_parked:
+        return Step.ACT, f"will publish what is missing; {kind_name(journey.decided)} is decided"
     if journey.decided:
-        return _decided(journey, kind, override=override)
+        return Step.ALREADY, f"decided already: {kind_name(journey.decided)}; the checker is carrying it out"
     if not half.asks_fence:
         return Step.ACT, f"will {verb.words}; there is no fence to contradict it"
-    if not half.fence_decides and reading is not None and reading.answer in NO_ROW_TEXTS:
+    consent, why = Consent.OBJECTS, "the fence was not asked; give --database"
+    if reading is not None:
+        # A check leaves a tombstone where there is no row.
+        answer = FenceAnswer.ROLLBACK if reading.answer is FenceAnswer.ABSENT else reading.answer
+        consent = consent_of(answer, verb.kind, fence_decides=half.fence_decides)
+        why = OBJECTIONS.get(reading.answer, f"the database says {answer.value}")
+    if consent is Consent.ABSTAINS:
         return Step.ACT, f"will {verb.words}, in the listener's place; the fence has no row"
-    if not has_database or reading is None:
-        allowed, why = False, "the fence was not asked; give --database"
-    else:
-        allowed, why = _agrees(kind, reading)
-    if reading is not None and reading.answer is FenceAnswer.VIA_TABLE:
-        return Step.REFUSED, "it travels by the local message table, whose relay delivers it"
-    if allowed:
+    if consent is Consent.AGREES:
         return Step.ACT, f"will {verb.words}, through the fence"
+    if consent is Consent.FORBIDS:
+        return Step.REFUSED, "it travels by the local message table, whose relay delivers it"
     if override:
         return Step.ACT, f"will {verb.words} AGAINST THE FENCE: {why}"
     return Step.REFUSED, f"{why}; --override-fence goes against it"
-
-
-def _decided(journey: Journey, kind: OpKind, *, override: bool) -> tuple[Step, str]:
-    name = kind_name(journey.decided)
-    if journey.decided != kind:
-        return Step.REFUSED, f"{name} is journaled and messages may be out; it cannot be reversed"
-    if override:
-        return Step.REFUSED, f"{name} is journaled already, there is nothing to override"
-    if journey.is_parked:
-        return Step.ACT, f"will publish what is missing; {name} is decided"
-    return Step.ALREADY, f"decided already: {name}; the checker is carrying it out"
-
-
-def _agrees(kind: OpKind, reading: FenceReading) -> tuple[bool, str]:
-    answer = reading.answer
-    if answer.value == kind.name:
-        return True, ""
-    if answer is FenceAnswer.ABSENT:
-        return kind is OpKind.ROLLBACK, "the database has no row, so it says ROLLBACK"
-    if answer is FenceAnswer.NO_ANSWER:
-        return False, "the database does not answer"
-    if answer is FenceAnswer.PRUNED:
-        return False, "the fence's row may have been pruned, so there is no answer"
-    if answer is FenceAnswer.FORCED:
-        return False, "an operator has forced it before"
-    return False, f"the database says {answer.value}"
 
 
 def is_doubtful(each: Plan) -> str:

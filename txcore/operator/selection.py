@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from txcore.errors import UsageError
-from txcore.history.journey import Journey, half_in, topics_of
+from txcore.history.journey import Journey, topics_of
+from txcore.history.parked_entries import half_in
 from txcore.ids import id_text
 from txcore.records import ParkCode
 

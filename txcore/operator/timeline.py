@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txcore.history.journey import Journey, half_in
+from txcore.history.journey import Journey
+from txcore.history.parked_entries import half_in
 from txcore.operator import formatting, to_json
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Half, Op, OpKind, Parked
 

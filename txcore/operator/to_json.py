@@ -6,7 +6,8 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from txcore.history.journey import Journey, half_in
+from txcore.history.journey import Journey
+from txcore.history.parked_entries import half_in
 from txcore.ids import id_text
 from txcore.operator import formatting
 from txcore.operator.selection import age_s, short_id, topics_in
@@ -43,11 +44,6 @@ def park_code(journey: Journey) -> str:
     return next((op.reason for _, op in reversed(journey.ops) if op.kind == OpKind.DISCARD), "")
 
 
-def any_half(journey: Journey) -> Half | None:
-    """Return the newest half, or the one that was parked."""
-    return journey.half or (half_in(journey.parked[-1]) if journey.parked and not journey.is_poison else None)
-
-
 def pending(journey: Journey, now_ms: int) -> dict[str, Any]:
     """Return a line of `txcore pending --json`."""
     half, request = journey.half, journey.request
@@ -73,7 +69,7 @@ def pending(journey: Journey, now_ms: int) -> dict[str, Any]:
 
 def parked(journey: Journey, now_ms: int) -> dict[str, Any]:
     """Return a line of `txcore parked --json`."""
-    entry, half = journey.parked[-1], any_half(journey)
+    entry, half = journey.parked[-1], journey.any_half
     return {
         "transaction_id": id_text(journey.transaction_id),
         "short_id": short_id(journey.transaction_id),
@@ -109,7 +105,7 @@ def fence_row(row: FenceRow | None) -> dict[str, Any] | None:
 
 def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
     """Return `txcore show --json`, without the fence's part."""
-    half = any_half(journey)
+    half = journey.any_half
     entry = journey.parked[-1] if journey.is_parked and journey.parked else None
     return {
         "transaction_id": id_text(journey.transaction_id),

@@ -9,7 +9,8 @@ from typing import Final
 from txcore.audit.invariants import Invariant, Violation, judge_checkpoint
 from txcore.clock import SystemClock
 from txcore.errors import UsageError
-from txcore.history.journey import Journey, journeys_of
+from txcore.history.folding import journeys_of
+from txcore.history.journey import Journey
 from txcore.ids import parse_id
 from txcore.port import Backend
 from txcore.records import OpKind

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from txcore import wire
 from txcore.audit import invariants
 from txcore.errors import WireFormatError
-from txcore.history.journey import Journey, Journeys
+from txcore.history.folding import Journeys
+from txcore.history.journey import Journey
 from txcore.records import Checkpoint, Half, LogKind, LogRecord, Op, Position
 
 

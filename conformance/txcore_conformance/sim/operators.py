@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
-from txcore.history.journey import Journey, force_op, next_generation
+from txcore.history.force_rules import force_op
+from txcore.history.journey import Journey
+from txcore.history.resuming import next_generation
 from txcore.ids import first_id_at
 from txcore.records import Forced, HalfRecord, OpKind, Resolution
 from txcore_conformance.sim.cast import GROUP, Cast, journeys, send

@@ -74,7 +74,7 @@ def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:
 
 def test_two_operators_that_resume_at_once_deliver_once(kit: Kit, topic: str) -> None:
     """Two copies of one generation lead to one check and one delivery."""
-    from txcore.history.journey import next_generation  # noqa: PLC0415
+    from txcore.history.resuming import next_generation  # noqa: PLC0415
     from txcore.runtime.drivers import BlockingBridge, run_blocking  # noqa: PLC0415
 
     identity = _discarded(kit, topic)

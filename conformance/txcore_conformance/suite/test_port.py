@@ -9,7 +9,7 @@ import pytest
 
 from txcore import wire
 from txcore.errors import DataLossError, MessageRejectedError
-from txcore.history.journey import closed_record
+from txcore.history.parked_entries import closed_record
 from txcore.records import LogKind, OpKind, Position, Resolution, Status
 from txcore_conformance import raw
 from txcore_conformance.kit import Kit, Recorder

@@ -12,7 +12,7 @@ from txcore_nats.ends import HEADER_END
 
 from txcore import Message, wire
 from txcore.errors import BackendTimeoutError
-from txcore.history.journey import closed_record
+from txcore.history.parked_entries import closed_record
 from txcore.records import Checkpoint, LogKind, OpKind, Position, Resolution
 
 

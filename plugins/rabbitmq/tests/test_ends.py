@@ -14,7 +14,7 @@ from txcore_rabbitmq.testing import connect
 
 from txcore import wire
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError
-from txcore.history.journey import Journeys
+from txcore.history.folding import Journeys
 from txcore.records import HalfRecord, LogKind, LogRecord, OpKind, Position
 
 

@@ -153,10 +153,10 @@ def journey(*, fenced=True, database=b"", park="", final=0, decided=0, halves=Tr
     return made
 
 
-def planned(verb, answer=None, *, override=False, has_database=True, **fields) -> Plan:
+def planned(verb, answer=None, *, override=False, **fields) -> Plan:
     """Return the plan for one transaction."""
     reading = None if answer is None else FenceReading(answer, "connection refused")
-    return plan(verb, journey(**fields), reading, has_database=has_database, override=override)
+    return plan(verb, journey(**fields), reading, override=override)
 
 
 AGAINST = "AGAINST THE FENCE"
@@ -208,7 +208,7 @@ def test_a_journaled_decision_is_not_turned_round(override):
 
 def test_decision_without_a_fence_is_not_refused():
     """A half without a fence needs neither a database nor an override."""
-    assert planned(Verb.COMMIT, fenced=False, has_database=False).step is Step.ACT
+    assert planned(Verb.COMMIT, fenced=False).step is Step.ACT
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionP
 from txcore import LocalTransactionState as State
 from txcore.errors import BackendTimeoutError, TransactionStateError
 from txcore.fence import FenceAnswer
-from txcore.history.journey import closed_record, journeys_of
+from txcore.history.folding import journeys_of
+from txcore.history.parked_entries import closed_record
 from txcore.hookspecs import hookimpl
 from txcore.ids import IdFactory
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults, MemoryBackend, MemoryBroker

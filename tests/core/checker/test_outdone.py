@@ -15,7 +15,7 @@ from txcore import (
     TransactionProducer,
 )
 from txcore.audit.invariants import judge_checkpoint
-from txcore.history.journey import journeys_of
+from txcore.history.folding import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
 from txcore.runtime.drivers import BlockingBridge, run_blocking

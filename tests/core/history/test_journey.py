@@ -6,7 +6,11 @@ import pytest
 
 from txcore import wire
 from txcore.errors import TransactionStateError
-from txcore.history.journey import force_op, half_in, journeys_of, next_generation, topics_of
+from txcore.history.folding import journeys_of
+from txcore.history.force_rules import force_op
+from txcore.history.journey import topics_of
+from txcore.history.parked_entries import half_in
+from txcore.history.resuming import next_generation
 from txcore.records import (
     REASON_SIZE_MAX,
     Forced,

@@ -12,10 +12,10 @@ import txcore
 from txcore import wire
 from txcore.clock import SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, TransactionStateError, UsageError
-from txcore.history.journey import Journeys
+from txcore.history.folding import Journeys
 from txcore.history.log_survey import Survey, existing_partitions
 from txcore.memory import RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
-from txcore.operator.operator import Awaited
+from txcore.operator.awaited import Awaited
 from txcore.port import resolved
 from txcore.records import (
     Half,
@@ -365,9 +365,9 @@ class TestForce:
         world.claim()
         world.op(record, OpKind.DECIDED, token=TOKEN, decision=OpKind.COMMIT)
         world.park(record, ParkCode.UNDELIVERABLE, missing=[0])
-        with pytest.raises(TransactionStateError, match=r"COMMIT of .* is journaled already"):
+        with pytest.raises(TransactionStateError, match="COMMIT is journaled and messages may be out"):
             world.operator.rollback(A, "away with it")
-        with pytest.raises(TransactionStateError, match="journaled already"):
+        with pytest.raises(TransactionStateError, match="COMMIT is journaled already"):
             world.operator.commit(A, "again", override_fence=True)
         assert 1 == len(world.operator.show(A).halves)
         assert [OpKind.DECIDED, OpKind.DISCARD] == [op.kind for _, op in world.operator.show(A).ops]

@@ -8,7 +8,7 @@ from txcore_conformance.owners import Owners, name_of
 
 from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
 from txcore.errors import TransactionStateError, UsageError
-from txcore.history.journey import close_entry, closed_record
+from txcore.history.parked_entries import close_entry, closed_record
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, OpKind, ParkCode, Status
 from txcore.results import EndState

@@ -14,11 +14,12 @@ from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
 from txcore.fence import FenceReading
+from txcore.history.force_rules import REASON_TEXT
 from txcore.history.journey import Journey
 from txcore.history.log_survey import Survey
 from txcore.ids import id_text
 from txcore.operator import formatting, selection, to_json
-from txcore.operator.operator import REASON_TEXT, Awaited
+from txcore.operator.awaited import Awaited
 from txcore.operator.plan import Plan, Step, Verb, is_doubtful, plan
 from txcore.results import EndResult, EndState
 
@@ -225,18 +226,12 @@ class _Decision:
     def _plans(self, journeys: Sequence[Journey]) -> list[Plan]:
         readings = self._readings(journeys)
         return [
-            plan(
-                self._asked.verb,
-                journey,
-                readings.get(journey.transaction_id),
-                has_database=self._session.fence is not None,
-                override=self._asked.override,
-            )
+            plan(self._asked.verb, journey, readings.get(journey.transaction_id), override=self._asked.override)
             for journey in journeys
         ]
 
     def _readings(self, journeys: Sequence[Journey]) -> Mapping[bytes, FenceReading]:
-        asked = [each.transaction_id for each in journeys if (half := to_json.any_half(each)) and half.asks_fence]
+        asked = [each.transaction_id for each in journeys if (half := each.any_half) and half.asks_fence]
         if self._session.fence is None or not asked:
             return {}
         with self._screen.busy("asking the fence, without writing"):
@@ -335,9 +330,7 @@ class _Decision:
         operator, asked = self._session.operator, self._asked
         if asked.verb is Verb.RESUME:
             return "done", f"resumed as generation {operator.resume_journey(each.journey, asked.why)}"
-        half = to_json.any_half(each.journey)
-        override = asked.override and half is not None and half.asks_fence
-        result = operator.ask(each.journey, asked.verb.kind, asked.why, override_fence=override)
+        result = operator.ask(each.journey, asked.verb.kind, asked.why, override_fence=each.is_override)
         if result.error is not None:
             raise TxcoreError(f"the request may not be stored: {result.error}; look again before repeating it")
         if result.state is not EndState.UNKNOWN:

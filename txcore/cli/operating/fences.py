@@ -23,7 +23,7 @@ from txcore.cli.operating.place import (
 )
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
-from txcore.history.journey import resumable_id
+from txcore.history.resuming import resumable_id
 from txcore.ids import born_ms, first_id_at, id_text
 from txcore.operator import formatting
 
@@ -288,11 +288,8 @@ def _undecided(session: Session) -> set[bytes]:
     operator = session.operator
     with closing(operator.look()) as survey:
         pending = {each.transaction_id for each in survey.journeys() if each.is_pending}
-        parked = {each.transaction_id for each in survey.journeys() if each.entry is not None}
-    if parked:
-        with closing(operator.watch(parked, from_checkpoint=False)) as survey:
-            pending |= {resumable_id(each) for each in survey.journeys() if each.is_parked}
-    return pending
+        entries = survey.open_entries()
+    return pending | {resumable_id(each) for each in operator.still_parked(entries)}
 
 
 def _sessions(stack: ExitStack, place: Place, screen: Screen, also: Sequence[str]) -> list[Session]:

@@ -97,11 +97,8 @@ def parked_journeys(session: Session) -> Sequence[Journey]:
     operator = session.operator
     with session.screen.busy():
         with closing(operator.look()) as survey:
-            identities = {journey.transaction_id for journey in survey.journeys() if journey.entry is not None}
-        if not identities:
-            return []
-        with closing(operator.watch(identities, from_checkpoint=False)) as survey:
-            return oldest_first(each for each in survey.journeys() if each.is_parked and each.parked)
+            entries = survey.open_entries()
+        return oldest_first(operator.still_parked(entries))
 
 
 def now_ms() -> int:

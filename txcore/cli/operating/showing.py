@@ -9,7 +9,7 @@ import typer
 from txcore.cli.operating.listing import now_ms
 from txcore.cli.operating.place import Place, at_place, opened
 from txcore.cli.operating.screen import Screen
-from txcore.history.journey import Journey, inner_half, why_no_half
+from txcore.history.journey import Journey, why_no_half
 from txcore.ids import id_text
 from txcore.operator import formatting, selection, timeline, to_json
 from txcore.operator.lookup import Asked, ask_fence, find
@@ -52,7 +52,7 @@ class _Page:
         self._journey = journey
         self._asked = asked
         self._bodies = bodies
-        self._half = to_json.any_half(journey)
+        self._half = journey.any_half
 
     def print(self) -> None:
         """Print all of it."""
@@ -117,7 +117,7 @@ class _Page:
         name = selection.short_id(journey.transaction_id)
         if journey.final:
             return "nothing: it is finished"
-        inner = inner_half(journey)
+        inner = journey.inner_half
         if inner is not None:
             return f"txcore resume {name}: it holds the half of {id_text(inner.transaction_id)}"
         if journey.is_poison and journey.is_dismissible:

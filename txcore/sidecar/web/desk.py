@@ -50,12 +50,10 @@ class Case:
 
     journey: Journey
     asked: Asked
-    has_database: bool
 
     def plan(self, verb: Verb, *, override: bool = False) -> Plan:
         """Return the plan of a decision about it."""
-        reading = self.asked.reading
-        return plan(verb, self.journey, reading, has_database=self.has_database, override=override)
+        return plan(verb, self.journey, self.asked.reading, override=override)
 
     @property
     def mark(self) -> str:
@@ -172,9 +170,7 @@ class Desk:
             return each.text
         if decision.verb is Verb.RESUME:
             return f"resumed as generation {operator.resume_journey(case.journey, decision.reason)}"
-        half = to_json.any_half(case.journey)
-        override = decision.override and half is not None and half.asks_fence
-        result = operator.ask(case.journey, decision.verb.kind, decision.reason, override_fence=override)
+        result = operator.ask(case.journey, decision.verb.kind, decision.reason, override_fence=each.is_override)
         if result.error is not None:
             raise DeskError(503, f"the request may not be stored: {result.error}; look again before repeating it")
         if result.state is not EndState.UNKNOWN:
@@ -182,11 +178,11 @@ class Desk:
         return f"{decision.verb.value} is requested; the checker of its partition executes it"
 
     def _case(self, runner: GroupRunner, journey: Journey) -> Case:
-        answers, half = runner.answers, to_json.any_half(journey)
+        answers, half = runner.answers, journey.any_half
         fence = None if answers is None else answers.fence
         if fence is None or half is None or not half.asks_fence:
-            return Case(journey, Asked(), fence is not None)
-        return Case(journey, Asked(*fence.look(journey.transaction_id)), has_database=True)
+            return Case(journey, Asked())
+        return Case(journey, Asked(*fence.look(journey.transaction_id)))
 
     @contextmanager
     def _reading(self, runner: GroupRunner) -> Iterator[Backend]:

@@ -80,13 +80,8 @@ class Lists:
 
     def _parked(self, operator: Operator) -> Listing:
         with closing(operator.look()) as survey:
-            identities = {each.transaction_id for each in survey.journeys() if each.entry is not None}
-            if not identities:
-                return self._listing(survey, [], to_json.parked)
-        with closing(operator.watch(identities, from_checkpoint=False)) as survey:
-            return self._listing(
-                survey, [each for each in survey.journeys() if each.is_parked and each.parked], to_json.parked
-            )
+            entries = survey.open_entries()
+        return self._listing(survey, operator.still_parked(entries), to_json.parked)
 
     def _listing(
         self, survey: Survey, found: Sequence[Journey], row_of: Callable[[Journey, int], dict[str, Any]]
@@ -98,7 +93,7 @@ class Lists:
 
 def _more(journey: Journey) -> dict[str, Any]:
     """Return the checks and requests so far, newest last; the page computes the age when it shows the row."""
-    half, ops = to_json.any_half(journey), [op for _, op in journey.ops]
+    half, ops = journey.any_half, [op for _, op in journey.ops]
     steps = [
         {"at_ms": op.at_ms, "what": (to_json.kind_name(op.kind) or "").lower(), "text": timeline.op_text(op)}
         for op in ops

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from txcore.history.journey import Journey, inner_half, why_no_half
+from txcore.history.journey import Journey, why_no_half
 from txcore.ids import id_text
 from txcore.operator import formatting, selection, timeline, to_json
 from txcore.operator.plan import Step, Verb, decider_text, fence_text
@@ -156,7 +156,7 @@ def entry_row(group: str, entry: Entry) -> dict[str, Any]:
 def transaction_page(group: str, case: Case, now_ms: int, *, has_bodies: bool) -> dict[str, Any]:
     """Return everything about one transaction."""
     journey, row = case.journey, case.asked.row
-    half = to_json.any_half(journey)
+    half = journey.any_half
     shown = to_json.journey(journey, now_ms, bodies=False)
     entry = journey.parked[-1] if journey.parked else None
     poison = ""
@@ -185,7 +185,7 @@ def transaction_page(group: str, case: Case, now_ms: int, *, has_bodies: bool) -
 
 def next_step(case: Case) -> str:
     """Return the next step of a transaction, and its actor."""
-    journey, half = case.journey, to_json.any_half(case.journey)
+    journey, half = case.journey, case.journey.any_half
     if journey.final:
         return "nothing: it is finished"
     if journey.is_newer or (journey.is_parked and half is None):
@@ -206,7 +206,7 @@ def next_step(case: Case) -> str:
 
 def no_half_step(journey: Journey) -> str:
     """Return the next step for a transaction without a readable half."""
-    inner = inner_half(journey)
+    inner = journey.inner_half
     if inner is not None:
         return f"resume it: it holds the half of {id_text(inner.transaction_id)}"
     if journey.is_poison and journey.is_dismissible:
@@ -236,7 +236,7 @@ def _action(group: str, case: Case, verb: Verb) -> dict[str, str]:
 
 
 def _messages(case: Case, *, has_bodies: bool) -> list[dict[str, Any]]:
-    half = to_json.any_half(case.journey)
+    half = case.journey.any_half
     if half is None:
         return []
     return [

@@ -1,0 +1,148 @@
+"""One partition's logs folded into a journey per transaction, record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from txcore import wire
+from txcore.errors import NewerRecordError, WireFormatError
+from txcore.history.journey import Journey
+from txcore.records import (
+    FINAL_KINDS,
+    Forced,
+    Half,
+    LogRecord,
+    Op,
+    OpKind,
+    ParkCode,
+    Parked,
+    is_discard_in_force,
+    is_in_force,
+)
+
+
+class Journeys:
+    """One partition's logs folded into a journey per transaction, record by record.
+
+    Each log is given in its own order; the two may be interleaved in any way. Records that this version cannot
+    read are skipped: poison in the half log is parked by the checker, and the parked log shows it. Of a newer txcore's
+    half only the existence is known.
+
+    Args:
+        token: The claim in force where the op log begins.
+        wanted: Returns whether to fold a transaction; None for all.
+        group: The group of the logs; "" where it does not matter.
+    """
+
+    def __init__(
+        self, partition: int, token: bytes = b"", wanted: Callable[[bytes], bool] | None = None, group: str = ""
+    ) -> None:
+        self.found: dict[bytes, Journey] = {}
+        self._group = group
+        self._partition = partition
+        self._token = token
+        self._wanted = wanted
+
+    def read_half(self, record: LogRecord) -> Half | None:
+        """Fold a record of the half log; returns the half, whether wanted or not."""
+        try:
+            half = wire.decode_half(record.body)
+        except NewerRecordError as newer:
+            self._note_newer(newer)
+            return None
+        except WireFormatError:
+            return None
+        found = self._journey(half.transaction_id)
+        if found is not None:
+            found.add_half(half, record.appended_ms)
+        return half
+
+    def read_ops(self, record: LogRecord) -> list[Op]:
+        """Fold a record of the op log; returns all its ops."""
+        try:
+            ops = wire.decode_ops(record.body)
+        except WireFormatError:
+            return []
+        for op in ops:
+            if op.kind == OpKind.CLAIM:
+                self._token = op.token
+            elif op.kind != OpKind.TICK and (found := self._journey(op.transaction_id)) is not None:
+                _fold(found, record, op, self._token)
+        return ops
+
+    def read_parked(self, record: LogRecord) -> Parked | None:
+        """Fold a record of the parked log; returns it, whether wanted or not."""
+        try:
+            entry = wire.decode_parked(record.body)
+        except WireFormatError:
+            return None
+        found = self._journey(entry.transaction_id)
+        if found is not None:
+            found.add_parked(entry)
+        return entry
+
+    def _note_newer(self, newer: NewerRecordError) -> None:
+        found = self._journey(newer.transaction_id)
+        if found is not None:
+            found.newer_version = max(found.newer_version, newer.version)
+            found.newer_generation = max(found.newer_generation, newer.generation)
+
+    def _journey(self, transaction_id: bytes) -> Journey | None:
+        if self._wanted is not None and not self._wanted(transaction_id):
+            return None
+        found = self.found.get(transaction_id)
+        if found is None:
+            found = self.found[transaction_id] = Journey(transaction_id, self._partition, self._group)
+        return found
+
+
+def journeys_of(
+    partition: int,
+    halves: Iterable[LogRecord],
+    ops: Iterable[LogRecord],
+    parked: Iterable[LogRecord],
+    token: bytes = b"",
+    *,
+    only: bytes | None = None,
+) -> dict[bytes, Journey]:
+    """Fold one partition's logs, given in log order, into a journey per transaction.
+
+    Args:
+        token: The claim in force where *ops* begins.
+        only: Restrict the result to this transaction.
+    """
+    journeys = Journeys(partition, token, None if only is None else only.__eq__)
+    for record in halves:
+        journeys.read_half(record)
+    for record in ops:
+        journeys.read_ops(record)
+    for record in parked:
+        journeys.read_parked(record)
+    return journeys.found
+
+
+def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
+    journey.ops.append((record.position, op))
+    journey.op_times_ms.append(record.appended_ms)
+    journey.token_before = token
+    if not is_in_force(op, token):
+        return
+    if op.kind == OpKind.FORCE and op.token:
+        journey.replies.append((record.position, op))
+    if op.kind in FINAL_KINDS | {OpKind.DECIDED} and op.forced:
+        journey.forced += 1
+        journey.overrides += op.forced == Forced.OVERRIDE
+    if op.kind in FINAL_KINDS:
+        journey.final = journey.final or op.kind
+    elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=journey.was_decided_at(record.position)):
+        journey.discarded_generation = max(journey.discarded_generation, op.generation)
+        if op.reason == ParkCode.CHECKS_EXHAUSTED:
+            journey.exhausted.add(op.generation)
+        elif op.reason == ParkCode.UNDELIVERABLE:
+            journey.undeliverable_generation = max(journey.undeliverable_generation, op.generation)
+        journey.discarded_ms = max(journey.discarded_ms, op.at_ms if record.appended_ms is None else record.appended_ms)
+    elif op.kind == OpKind.CHECKED:
+        journey.checked[op.generation] = max(journey.checked.get(op.generation, 0), op.count)
+        journey.count = journey.checked.get(journey.generation, 0)
+    elif op.kind == OpKind.DECIDED:
+        journey.journaled = journey.journaled or op.decision

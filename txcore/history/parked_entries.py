@@ -1,0 +1,65 @@
+"""The parked log's records: the half in one, the reason why there is none, and the CLOSED record that ends one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txcore import wire
+from txcore.errors import NewerRecordError, WireFormatError
+from txcore.records import Half, HalfRecord, ParkCode, Parked, Resolution
+
+POISON_TEXT: Final = "it is poison: no half, but bytes that nothing can read; `txcore show` has them"
+NEWER_TEXT: Final = "it was written by a newer txcore"
+LOST_TEXT: Final = (
+    "its half is gone from the log, and with it its messages; ask the database whether it committed, publish by hand "
+    "what it should have sent, then roll it back, which takes it off the list"
+)
+GONE_TEXT: Final = "its half is gone from the log, there is nothing to decide"
+
+
+def half_in(parked: Parked) -> Half | None:
+    """Return the half inside a parked record; None for poison, for a newer half, and where there are no bytes."""
+    try:
+        return wire.decode_half(parked.half)
+    except WireFormatError:
+        return None
+
+
+def why_unreadable(parked: Parked) -> str:
+    """Return why there is no half in a parked record that could be resumed, and what to do."""
+    if parked.code == ParkCode.LOST:
+        return LOST_TEXT
+    if is_newer(parked):
+        return f"{NEWER_TEXT}; upgrade this one, then resume it"
+    return POISON_TEXT if parked.half or parked.code == ParkCode.POISON else GONE_TEXT
+
+
+def is_newer(parked: Parked) -> bool:
+    """Return whether a parked record holds a half that a newer txcore wrote."""
+    try:
+        wire.decode_half(parked.half)
+    except NewerRecordError:
+        return True
+    except WireFormatError:
+        pass
+    return False
+
+
+def closed_record(transaction_id: bytes, generation: int, by: str, at_ms: int, token: bytes = b"") -> bytes:
+    """Return the parked record that closes every entry of a transaction up to *generation*.
+
+    It is confirmed before the final op of a half whose generation is above 0, and with a dismissal. So the entry does
+    not come back when retention has removed the ops.
+    """
+    return wire.encode_parked(
+        Parked(wire.VERSION, transaction_id, generation, ParkCode.CLOSED, "", 0, by, at_ms, token, b"")
+    )
+
+
+def close_entry(
+    group: str, partition: int, transaction_id: bytes, generation: int, by: str, at_ms: int, token: bytes = b""
+) -> Resolution:
+    """Return the CLOSED record, without an op, for the entry of a half that its producer ended while it was parked."""
+    parked = closed_record(transaction_id, generation, by, at_ms, token)
+    half = HalfRecord(group, partition, transaction_id, generation, b"", ())
+    return Resolution(half, None, (), parked, by, flush=True)

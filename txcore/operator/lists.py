@@ -1,0 +1,66 @@
+"""The entries of an operator's lists: the pending halves and the parked ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txcore.history.journey import Journey, topics_of
+from txcore.operator.selection import topics_in
+
+
+@dataclass(frozen=True, slots=True)
+class PendingHalf:
+    """An undecided half: `check_times` answered checks, `born_ms` its producer's wall clock.
+
+    `newer_version` is the wire version of a half that a newer txcore wrote, else 0. Nothing else is known of such a
+    half; its partition waits for an upgraded checker.
+    """
+
+    transaction_id: bytes
+    partition: int
+    generation: int
+    born_ms: int
+    check_times: int
+    topics: tuple[str, ...]
+    newer_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedHalf:
+    """A discarded half: the reason, the time, the count of checks, and the targets that are missing."""
+
+    transaction_id: bytes
+    partition: int
+    generation: int
+    code: str
+    reason: str
+    parked_ms: int
+    check_times: int
+    topics: tuple[str, ...]
+    missing: tuple[int, ...]
+
+
+def pending_half(journey: Journey) -> PendingHalf:
+    """Return the list's entry for a pending journey."""
+    half = journey.half
+    topics = topics_of(half) if half is not None else ()
+    version = journey.newer_version if journey.is_newer else 0
+    return PendingHalf(
+        journey.transaction_id, journey.partition, journey.generation, journey.born_ms, journey.count, topics, version
+    )
+
+
+def parked_half(journey: Journey) -> ParkedHalf:
+    """Return the list's entry for a parked journey that has a parked record."""
+    parked = journey.parked[-1]
+    return ParkedHalf(
+        journey.transaction_id,
+        journey.partition,
+        parked.generation,
+        parked.code,
+        parked.reason,
+        parked.at_ms,
+        parked.count,
+        topics_in(journey),
+        tuple(parked.missing),
+    )
