@@ -26,7 +26,6 @@ LONG_FILES: dict[str, str] = {
     "txcore/checker/partition_state.py": "to be split: what is known of a half, what its ops do",
     "txcore/checker/log_reader.py": "to be split when the layout changes: reading, looking back, ends of logs",
     "txcore/checker/check_steps.py": "to be split when the layout changes: fence, listener, parking",
-    "txcore/sqlfence/fence.py": "the public face of the fence; the operator's side is to have a module of its own",
 }
 #: Where the machine's time or chance may be asked for, each with its reason.
 IMPURE = {

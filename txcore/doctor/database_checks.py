@@ -20,15 +20,11 @@ from txcore.findings import Check, Examination
 from txcore.message_table import Mode
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
 from txcore.sqlfence.connections import family_of
-from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.engines import open_engine
 from txcore.sqlfence.failures import failure_of
-from txcore.sqlfence.mysql import MySQL
-from txcore.sqlfence.postgresql import PostgreSQL
+from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.schema import tables_named
-from txcore.sqlfence.sqlite import SQLite
 
-STATEMENT_TIMEOUT_S: Final = 10.0
 CHECKS: Final[dict[str, tuple[Check[DatabaseSubject], ...]]] = {
     POSTGRESQL: doctor_postgresql.CHECKS,
     MYSQL: doctor_mysql.CHECKS,
@@ -64,7 +60,7 @@ def database_examination(
         family = family_of(engine.dialect.name)
     except FenceMisuseError as error:
         raise UsageError(str(error)) from error
-    dialect = _dialect(family, table)
+    dialect = dialect_of(family, tables_named(table))
     try:
         connection = engine.connect()
     except Exception as error:
@@ -97,10 +93,3 @@ def _require_file(url: URL) -> None:
         raise UsageError("an SQLite database in memory cannot carry a fence: name a file")
     if not Path(name).is_file():
         raise UsageError(f"there is no file {name}; nothing was created")
-
-
-def _dialect(family: str, table: str) -> Dialect:
-    tables = tables_named(table)
-    if family == POSTGRESQL:
-        return PostgreSQL(tables, STATEMENT_TIMEOUT_S)
-    return MySQL(tables) if family == MYSQL else SQLite(tables)

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from txcore.errors import InboxHorizonError, UsageError
 from txcore.ids import id_text
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
-from txcore.sqlfence.connections import family_of
-from txcore.sqlfence.dialects import Dialect, decode_id
+from txcore.sqlfence.dialects import decode_id
 from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.mysql import MySQL
-from txcore.sqlfence.postgresql import PostgreSQL
+from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.schema import GROUP_LENGTH_MAX, INBOX_VERSION, LOWEST_ID, Tables, check_version
-from txcore.sqlfence.sqlite import SQLite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +28,6 @@ _CREATED: Final = {
     SQLITE: "TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
 }
 _TAIL: Final = {POSTGRESQL: "", MYSQL: " ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", SQLITE: ""}
-_STATEMENT_TIMEOUT_S: Final = 10.0  # PostgreSQL's dialect wants one for the fence's insert, which is not used here
 
 
 class InboxTable:
@@ -39,7 +35,7 @@ class InboxTable:
 
     def __init__(self, dialect_name: str, tables: Tables) -> None:
         self.tables = tables
-        self.dialect = _dialect(dialect_name, tables)
+        self.dialect = dialect_of(dialect_name, tables)
         # Reads the current horizon, also in a transaction with an older snapshot: there the row is locked, and
         # PostgreSQL raises 40001 if it has changed since. SQLite's writer has no old snapshot.
         self._horizon = {
@@ -150,10 +146,3 @@ def _unless_duplicate(insert: Callable[[], Any]) -> bool:
             raise
         return False
     return True
-
-
-def _dialect(name: str, tables: Tables) -> Dialect:
-    family = family_of(name)
-    if family == POSTGRESQL:
-        return PostgreSQL(tables, _STATEMENT_TIMEOUT_S)
-    return MySQL(tables) if family == MYSQL else SQLite(tables)

@@ -20,7 +20,7 @@ from txcore.outbox.notify import Bell
 from txcore.outbox.slots import ParkedMessage, Slots, TableStats
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.fence import dialect_of
+from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.prune import Contended, transact
 from txcore.sqlfence.runners import own_border
 from txcore.sqlfence.schema import tables_named
@@ -81,7 +81,7 @@ class SqlMessageTable:
         self.hold_s = hold_s
         self._engine = engine
         self._secret = engine.url.password
-        self._dialect = dialect_of(engine, tables_named(table))
+        self._dialect = dialect_of(engine.dialect.name, tables_named(table))
         self._slots = Slots(self._dialect, group, owner)
         self._first = 0
         self._busy_takes = 0

@@ -14,7 +14,8 @@ except ImportError as error:
         raise
     raise BackendNotInstalledError("SqlFence", "SQLAlchemy", "sql") from error
 
-from txcore.sqlfence.fence import FenceRow, FenceStats, SqlFence
+from txcore.sqlfence.fence import SqlFence
+from txcore.sqlfence.fence_table import FenceRow, FenceStats
 from txcore.sqlfence.prune import PruneResult
 
 __all__ = ["FenceRow", "FenceStats", "PruneResult", "SqlFence"]
