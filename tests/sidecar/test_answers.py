@@ -138,7 +138,7 @@ def test_real_fence_works_through_a_real_circuit(shop, no_jitter):
     [
         ("shop.db", "does not know this database URL"),
         ("nosuchdatabase://h/x", "does not know this database URL"),
-        ("sqlite+aiosqlite:///shop.db", "is asynchronous"),
+        ("sqlite+aiosqlite:///shop.db", "is an asynchronous driver"),
         ("sqlite://", "in memory"),
     ],
 )

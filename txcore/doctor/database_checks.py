@@ -55,7 +55,7 @@ def database_examination(
         BackendNotInstalledError: the database's driver is missing; the text names the extra.
         BackendUnavailableError: the database cannot be reached, or refuses the credentials.
     """
-    engine = database if isinstance(database, Engine) else open_engine(database, "doctor", _options_of)
+    engine = database if isinstance(database, Engine) else open_engine(database, "the doctor", _options_of)
     try:
         family = family_of(engine.dialect.name)
     except FenceMisuseError as error:

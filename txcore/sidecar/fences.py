@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from txcore.clock import Clock
@@ -14,11 +15,10 @@ from txcore.sidecar.source_circuit import SourceCircuit
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+    from sqlalchemy.engine import URL
 
     from txcore.sqlfence import FenceRow, SqlFence
 
-DRIVERS: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
-"""Names of extras, by the driver that they install."""
 POOL_TIMEOUT_S: Final = 5.0
 
 
@@ -30,41 +30,20 @@ def open_engine(url: str, section: DatabaseSection) -> Engine:
         ConfigError: not a database URL, or one with an asynchronous driver.
     """
     try:
-        from sqlalchemy import create_engine, make_url  # noqa: PLC0415 - only groups with a fence need it
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError  # noqa: PLC0415
-    except ImportError as error:
-        raise BackendNotInstalledError("a fence", "SQLAlchemy", "sql") from error
+        from txcore.sqlfence import engines  # noqa: PLC0415 - only groups with a fence need SQLAlchemy
+    except BackendNotInstalledError as error:
+        raise BackendNotInstalledError("a fence", error.driver, error.extra) from error
+
+    def options_of(parsed: URL) -> dict[str, Any]:
+        arguments = engines.connect_timeout(parsed, section.connect_timeout_s)
+        pool = {"pool_size": section.connections_max, "max_overflow": 0, "pool_timeout": POOL_TIMEOUT_S}
+        return {**pool, "connect_args": arguments}
+
+    mistake = partial(ConfigError, key="url")
     try:
-        parsed = make_url(url)
-        driver = parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise ConfigError("SQLAlchemy does not know this database URL", key="url") from error
-    except ModuleNotFoundError as error:
-        raise _not_installed(parsed.drivername, error) from error
-    if driver.is_async:
-        raise ConfigError(f"{parsed.drivername} is asynchronous; the checks need a synchronous driver", key="url")
-    arguments: dict[str, Any] = {}
-    if parsed.get_backend_name() in {"postgresql", "mysql", "mariadb"}:
-        arguments["connect_timeout"] = max(round(section.connect_timeout_s), 1)
-    try:
-        return create_engine(
-            parsed,
-            pool_size=section.connections_max,
-            max_overflow=0,
-            pool_timeout=POOL_TIMEOUT_S,
-            connect_args=arguments,
-        )
-    except ModuleNotFoundError as error:
-        raise _not_installed(parsed.drivername, error) from error
+        return engines.open_engine(url, "the checker", options_of, mistake)
     except TypeError as error:
-        raise ConfigError(
-            "an SQLite database in memory cannot be shared by processes; name a file", key="url"
-        ) from error
-
-
-def _not_installed(name: str, error: ModuleNotFoundError) -> BackendNotInstalledError:
-    driver = error.name or "its driver"
-    return BackendNotInstalledError(name, driver, DRIVERS.get(driver, "sql"))
+        raise mistake("an SQLite database in memory cannot be shared by processes; name a file") from error
 
 
 def open_fence(engine: Engine, table: str, section: DatabaseSection) -> SqlFence:

@@ -159,7 +159,7 @@ class Shop:
 
 def shop_engine(url: str) -> Engine:
     """Return an engine on a database that other processes can reach. See `Shop` for the errors."""
-    engine = open_engine(url, "demo", _options_of)
+    engine = open_engine(url, "the demo", _options_of)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _use_wal)
     return engine

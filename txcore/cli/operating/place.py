@@ -14,11 +14,13 @@ from urllib.parse import urlsplit
 
 import typer
 
-from txcore.errors import BackendNotInstalledError, UsageError
+from txcore.errors import UsageError
 from txcore.operator.operator import Operator
 from txcore.registry import connect
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
     from txcore.cli.operating.screen import Screen
     from txcore.port import Backend
     from txcore.sqlfence import SqlFence
@@ -221,28 +223,16 @@ def open_fence(address: Address, *, may_create: bool = False) -> Iterator[SqlFen
         UsageError: SQLAlchemy does not know the URL, or its driver is asynchronous.
         BackendNotInstalledError: SQLAlchemy or the database's driver is missing.
     """
-    try:
-        import sqlalchemy as sql  # noqa: PLC0415 - only commands with a database need it
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError  # noqa: PLC0415
-    except ImportError as error:
-        raise BackendNotInstalledError("--database", "SQLAlchemy", "sql") from error
-    from txcore.sqlfence import SqlFence  # noqa: PLC0415
+    from txcore.sqlfence import SqlFence, engines  # noqa: PLC0415 - only commands with a database need SQLAlchemy
 
-    try:
-        url = sql.make_url(address.database)
-        is_async = url.get_dialect().is_async
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError("--database: SQLAlchemy does not know this database URL") from error
-    if is_async:
-        raise UsageError(f"--database: {url.drivername} is an asynchronous driver; name a synchronous one")
-    family = url.get_backend_name()
-    if family == "sqlite" and not may_create:
-        require_file(address.database, "database")
-    arguments = {"connect_timeout": CONNECT_TIMEOUT_S} if family in {"postgresql", "mysql", "mariadb"} else {}
-    try:
-        engine = sql.create_engine(url, connect_args=arguments)
-    except ImportError as error:
-        raise BackendNotInstalledError("--database", error.name or "its driver", family) from error
+    def options_of(parsed: URL) -> dict[str, Any]:
+        if not may_create:
+            require_file(address.database, "database")
+        return {"connect_args": engines.connect_timeout(parsed, CONNECT_TIMEOUT_S)}
+
+    engine = engines.open_engine(
+        address.database, "this command", options_of, lambda text: UsageError(f"--database: {text}")
+    )
     try:
         yield SqlFence(engine, table=address.table)
     finally:
