@@ -1,12 +1,14 @@
-"""The listener contract (RocketMQ: TransactionListener) and its asynchronous twin."""
+"""The listener contract (RocketMQ: TransactionListener), for blocking and for asynchronous services."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from txcore.message import LocalTransactionState, Message
+
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,29 @@ class HalfView:
     born_ms: int
 
 
-class TransactionListener:
+class Listener(Generic[AnswerT_co]):
+    """The methods of both kinds of listener; an answer is a state, or an awaitable of one."""
+
+    topics: ClassVar[Collection[str] | None] = None
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> AnswerT_co:
+        """Run the local transaction after the half is durable.
+
+        Return COMMIT or ROLLBACK only when that is certain; UNKNOWN leaves it to the check. An exception counts as
+        UNKNOWN: it may have committed.
+        """
+        raise NotImplementedError
+
+    def check_local_transaction(self, half: HalfView) -> AnswerT_co:
+        """Return the outcome of the local transaction.
+
+        Without a fence, ROLLBACK means "can never commit any more"; a missing record is UNKNOWN. An exception, None or
+        silence past the deadline is no answer: nothing is counted, and the checker asks again.
+        """
+        raise NotImplementedError
+
+
+class TransactionListener(Listener[LocalTransactionState]):
     """The interface of a service: run the local transaction, and report its outcome later.
 
     Attributes:
@@ -35,41 +59,13 @@ class TransactionListener:
     Thread safety: `check_local_transaction` may be called from several threads at once.
     """
 
-    topics: ClassVar[Collection[str] | None] = None
 
-    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-        """Run the local transaction after the half is durable.
-
-        Return COMMIT or ROLLBACK only when that is certain; UNKNOWN leaves it to the check. An exception counts as
-        UNKNOWN: it may have committed.
-        """
-        raise NotImplementedError
-
-    def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Return the outcome of the local transaction.
-
-        Without a fence, ROLLBACK means "can never commit any more"; a missing record is UNKNOWN. An exception, None or
-        silence past the deadline is no answer: nothing is counted, and the checker asks again.
-        """
-        raise NotImplementedError
-
-
-class AsyncTransactionListener:
+class AsyncTransactionListener(Listener[Awaitable[LocalTransactionState]]):
     """`TransactionListener` for `AsyncTransactionProducer`, and for a `Checker` with an `event_loop`."""
-
-    topics: ClassVar[Collection[str] | None] = None
-
-    async def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-        """See `TransactionListener.execute_local_transaction`."""
-        raise NotImplementedError
-
-    async def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """See `TransactionListener.check_local_transaction`."""
-        raise NotImplementedError
 
 
 class CheckListener(Protocol):
-    """The interface that the checker calls. Halves with topics outside a declared `topics` are not asked about."""
+    """The part of `Listener` that the checker calls."""
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState | Awaitable[LocalTransactionState]:
-        """Return the outcome of the local transaction."""
+        """See `Listener.check_local_transaction`."""

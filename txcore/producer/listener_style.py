@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from txcore.errors import (
     TransactionStateError,
 )
 from txcore.fence import NO_DATABASE, KnowsDatabase, known_database
+from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.message_table import Mode
 from txcore.producer import finish as ending
@@ -33,13 +34,6 @@ from txcore.runtime.commands import Answered, Call, Each, Flow
 TURN_S: Final = 0.02
 """Time, in seconds, of local transactions after which those that ran are released before the next ones run."""
 _STATES: Final = {OpKind.COMMIT: LocalTransactionState.COMMIT, OpKind.ROLLBACK: LocalTransactionState.ROLLBACK}
-
-
-class Listener(Protocol):
-    """The interface of the user's listener; `TransactionListener` and its async twin have this shape."""
-
-    def execute_local_transaction(self, message: Message, arg: Any) -> Any:
-        """Run the local transaction."""
 
 
 class Sending(msgspec.Struct):
@@ -60,7 +54,7 @@ class Sending(msgspec.Struct):
 
 
 def send_in_transaction(
-    transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
+    transaction: LocalTransaction, listener: Listener[Any], message: Message, arg: Any
 ) -> Flow[TransactionSendResult]:
     """Send one message.
 
@@ -80,7 +74,7 @@ def send_in_transaction(
     return TransactionSendResult(transaction.transaction_id, ran, result, transaction.notice)
 
 
-def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
+def send_all(sendings: Sequence[Sending], listener: Listener[Any]) -> Flow[None]:
     """Send many, at least one, of one producer; those that the broker answers together continue together. Never raises.
 
     The same steps as for one, with one command for many. A local transaction that takes long, or a half without an
@@ -101,7 +95,7 @@ def send_all(sendings: Sequence[Sending], listener: Listener) -> Flow[None]:
         yield Each(halves, partial(_go_on, opened, listener, began_s))
 
 
-def _go_on(opened: Sequence[Sending], listener: Listener, began_s: float, answered: Answered) -> Flow[None]:
+def _go_on(opened: Sequence[Sending], listener: Listener[Any], began_s: float, answered: Answered) -> Flow[None]:
     """Run the local transactions of halves that were answered together, and release the ends that they chose."""
     left = deque(opened[index] for index, outcome in answered if _is_stored(opened[index], outcome, began_s))
     while left:
@@ -109,7 +103,7 @@ def _go_on(opened: Sequence[Sending], listener: Listener, began_s: float, answer
         yield from _release(ran)
 
 
-def _run_some(left: deque[Sending], listener: Listener) -> Flow[list[Sending]]:
+def _run_some(left: deque[Sending], listener: Listener[Any]) -> Flow[list[Sending]]:
     """Run local transactions for `TURN_S`, one at least; returns those that are to be ended."""
     context = left[0].transaction.context
     clock = context.clock
@@ -229,7 +223,7 @@ def _learn_databases(sendings: Sequence[Sending]) -> Flow[bool]:
 
 
 def _run_local(
-    transaction: LocalTransaction, listener: Listener, message: Message, arg: Any
+    transaction: LocalTransaction, listener: Listener[Any], message: Message, arg: Any
 ) -> Flow[LocalTransactionState | TransactionSendResult]:
     """Run the local transaction; returns COMMIT or ROLLBACK, which is to be done, or the result where nothing is."""
     began_s = ending.now_s(transaction)

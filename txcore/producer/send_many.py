@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Iterable
 from typing import Any, Final
 
+from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.port import Backend
-from txcore.producer.listener_style import Listener, Sending, send_all
+from txcore.producer.listener_style import Sending, send_all
 from txcore.producer.transaction import ProducerContext, begin
 from txcore.results import TransactionSendResult
 from txcore.runtime.commands import Flow
@@ -23,7 +24,7 @@ TOGETHER_COUNT: Final = 250
 
 
 def send_many(
-    backend: Backend, context: ProducerContext, listener: Listener, messages: Iterable[tuple[Message, Any]]
+    backend: Backend, context: ProducerContext, listener: Listener[Any], messages: Iterable[tuple[Message, Any]]
 ) -> list[TransactionSendResult]:
     """Send all of *messages* and return their results in the same order; see `TransactionProducer.send_many`."""
     loop = Loop(backend, context.clock)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Generator
 from typing import Any, Final
 
-from txcore.listener import HalfView
+from txcore.listener import HalfView, Listener
 from txcore.message import LocalTransactionState, Message
 from txcore_conformance.sim.cast import Cast, Truth, Wish
 from txcore_conformance.sim.database import SimConnection, SimDatabaseError, SimFence
@@ -15,7 +15,7 @@ WRONG_SHARE: Final = 0.15
 """Share of the fenced listeners, among those that want to commit, that return COMMIT without a commit."""
 
 
-class SimListener:
+class SimListener(Listener[Any]):
     """The application's listener: its answers are late or missing at times, and some fenced ones are wrong."""
 
     def __init__(self, cast: Cast, truth: Truth | None = None) -> None:
