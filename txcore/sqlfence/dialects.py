@@ -76,13 +76,13 @@ class Dialect(ABC):
 
     # Differences -------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def place(self, name: str) -> str:
         """Return the placeholder of an id parameter."""
+        return f":{name}"
 
-    @abstractmethod
     def encode(self, transaction_id: bytes) -> Any:
         """Return an id in the driver's form."""
+        return transaction_id
 
     @abstractmethod
     def create(self, border: Border) -> None:
@@ -303,6 +303,15 @@ class Dialect(ABC):
         values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
         rows = ", ".join(f"({self.place(name)}, {TOMBSTONE}, :producer_group)" for name in values)
         return rows, values | {"producer_group": group}
+
+    def _bound_inserts(self) -> dict[bool, str]:
+        """Return the statements of `insert`, for a database with an identity and for one without."""
+        return {
+            is_bound: f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
+            f"SELECT :id, {COMMITTED}, :producer_group FROM {self.tables.meta} WHERE pruned_below <= :id"
+            f"{' AND identity = :identity' if is_bound else ''}{self.share_suffix}"
+            for is_bound in (False, True)
+        }
 
     def _first_meta_row(self) -> str:
         """Return the statement that makes the meta row of schema version 1; `give_identity` completes it."""

@@ -6,14 +6,14 @@ cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are del
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border, Values
 from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, anchor_name, states_of
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.identity import ANY_DATABASE
-from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, Tables
+from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,20 +37,7 @@ class MySQL(Dialect):
         super().__init__(tables)
         # The share lock makes the horizon a current read at every isolation level: REPEATABLE READ, the default,
         # would otherwise show the horizon of the transaction's first read. A prune waits for it.
-        self._inserts = {
-            is_bound: f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
-            f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id "
-            f"{'AND identity = :identity ' if is_bound else ''}LOCK IN SHARE MODE"
-            for is_bound in (False, True)
-        }
-
-    def place(self, name: str) -> str:
-        """Return the plain placeholder."""
-        return f":{name}"
-
-    def encode(self, transaction_id: bytes) -> Any:
-        """Return the bytes."""
-        return transaction_id
+        self._inserts = self._bound_inserts()
 
     def create(self, border: Border) -> None:
         """Create; each statement commits by itself on this database."""

@@ -6,14 +6,14 @@ Source: SQLite documentation of PRAGMA synchronous and journal_mode, "Transactio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name, states_of
 from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.identity import ANY_DATABASE
-from txcore.sqlfence.schema import COMMITTED, LOWEST_ID, Tables
+from txcore.sqlfence.schema import LOWEST_ID, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,20 +39,7 @@ class SQLite(Dialect):
                 "attached files is not atomic in WAL mode",
                 key="table",
             )
-        self._inserts = {
-            is_bound: f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
-            f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id"
-            f"{' AND identity = :identity' if is_bound else ''}"
-            for is_bound in (False, True)
-        }
-
-    def place(self, name: str) -> str:
-        """Return the plain placeholder."""
-        return f":{name}"
-
-    def encode(self, transaction_id: bytes) -> Any:
-        """Return the bytes."""
-        return transaction_id
+        self._inserts = self._bound_inserts()
 
     def create(self, border: Border) -> None:
         """Create, holding the file's only write lock."""
