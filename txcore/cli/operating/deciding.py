@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -84,60 +84,40 @@ def resume(
     _run(place, asked)
 
 
-@at_place
-def commit(
-    place: Place,
-    ids: Ids = None,
-    older_than: OlderThan = "",
-    topic: Topic = "",
-    reason: Reason = "",
-    why: Why = "",
-    wait: Wait = WAIT_S,
-    *,
-    is_all: All = False,
-    parked: Parked = False,
-    pending: Pending = False,
-    yes: Yes = False,
-    override_fence: Override = False,
-) -> None:
-    """Have pending or parked transactions committed: their messages are delivered.
+def _deciding(verb: Verb, effect: str) -> Callable[..., None]:
+    """Return the command that asks for the decision of *verb*."""
+
+    def decide(
+        place: Place,
+        ids: Ids = None,
+        older_than: OlderThan = "",
+        topic: Topic = "",
+        reason: Reason = "",
+        why: Why = "",
+        wait: Wait = WAIT_S,
+        *,
+        is_all: All = False,
+        parked: Parked = False,
+        pending: Pending = False,
+        yes: Yes = False,
+        override_fence: Override = False,
+    ) -> None:
+        chosen = filter_of(older_than, topic, reason, is_all=is_all)
+        both = parked == pending
+        _run(place, Asked(verb, ids or (), chosen, why, yes, override_fence, wait, both or parked, both or pending))
+
+    decide.__name__ = verb.value
+    decide.__doc__ = f"""Have pending or parked transactions {effect}.
 
     A request goes into the log; the checker that owns the partition executes it, after immunity, through the fence.
 
     Exit code: 0 done, 1 something was refused or failed, 2 misuse, 3 not decided within --wait.
     """
-    chosen = filter_of(older_than, topic, reason, is_all=is_all)
-    both = parked == pending
-    _run(place, Asked(Verb.COMMIT, ids or (), chosen, why, yes, override_fence, wait, both or parked, both or pending))
+    return at_place(decide)
 
 
-@at_place
-def rollback(
-    place: Place,
-    ids: Ids = None,
-    older_than: OlderThan = "",
-    topic: Topic = "",
-    reason: Reason = "",
-    why: Why = "",
-    wait: Wait = WAIT_S,
-    *,
-    is_all: All = False,
-    parked: Parked = False,
-    pending: Pending = False,
-    yes: Yes = False,
-    override_fence: Override = False,
-) -> None:
-    """Have pending or parked transactions rolled back: their messages are never delivered.
-
-    A request goes into the log; the checker that owns the partition executes it, after immunity, through the fence.
-
-    Exit code: 0 done, 1 something was refused or failed, 2 misuse, 3 not decided within --wait.
-    """
-    chosen = filter_of(older_than, topic, reason, is_all=is_all)
-    both = parked == pending
-    _run(
-        place, Asked(Verb.ROLLBACK, ids or (), chosen, why, yes, override_fence, wait, both or parked, both or pending)
-    )
+commit = _deciding(Verb.COMMIT, "committed: their messages are delivered")
+rollback = _deciding(Verb.ROLLBACK, "rolled back: their messages are never delivered")
 
 
 def _run(place: Place, asked: Asked) -> None:
