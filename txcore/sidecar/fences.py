@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from txcore.clock import Clock
 from txcore.config import DatabaseSection
-from txcore.errors import BackendNotInstalledError, CheckPostponedError, ConfigError, TxcoreError
+from txcore.errors import BackendNotInstalledError, CheckPostponedError, ConfigError
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.history.journey import Journey
+from txcore.operator.lookup import Asked, ask_fence
 from txcore.sidecar.source_circuit import SourceCircuit
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.engine import URL
 
-    from txcore.sqlfence import FenceRow, SqlFence
+    from txcore.sqlfence import SqlFence
 
 POOL_TIMEOUT_S: Final = 5.0
 
@@ -101,18 +103,12 @@ class GuardedFence:
         """See `Fence.peek`."""
         return cast("Mapping[bytes, FenceReading]", self.fence.peek(transaction_ids))
 
-    def look(self, transaction_id: bytes) -> tuple[FenceReading, FenceRow | None, str]:
-        """Return the fence's answer for one transaction, its row, and an error text, for operators; writes nothing.
-
-        A database whose circuit is open is not asked.
-        """
-        if self.circuit.reason:
-            return FenceReading(FenceAnswer.NO_ANSWER, self.circuit.reason), None, ""
-        reading = self.peek([transaction_id])[transaction_id]
-        try:
-            return reading, self.fence.rows([transaction_id]).get(transaction_id), ""
-        except TxcoreError as error:
-            return reading, None, str(error)
+    def look(self, journey: Journey) -> Asked:
+        """Return the fence's answer for operators, see `ask_fence`; a database whose circuit is open is not asked."""
+        half = journey.any_half
+        if self.circuit.reason and half is not None and half.asks_fence:
+            return Asked(FenceReading(FenceAnswer.NO_ANSWER, self.circuit.reason))
+        return ask_fence(self.fence, journey)
 
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:
         """See `Fence.force`; an operator's decision passes an open circuit."""

@@ -178,11 +178,8 @@ class Desk:
         return f"{decision.verb.value} is requested; the checker of its partition executes it"
 
     def _case(self, runner: GroupRunner, journey: Journey) -> Case:
-        answers, half = runner.answers, journey.any_half
-        fence = None if answers is None else answers.fence
-        if fence is None or half is None or not half.asks_fence:
-            return Case(journey, Asked())
-        return Case(journey, Asked(*fence.look(journey.transaction_id)))
+        fence = None if runner.answers is None else runner.answers.fence
+        return Case(journey, Asked() if fence is None else fence.look(journey))
 
     @contextmanager
     def _reading(self, runner: GroupRunner) -> Iterator[Backend]:
