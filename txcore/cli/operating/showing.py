@@ -9,10 +9,11 @@ import typer
 from txcore.cli.operating.listing import now_ms
 from txcore.cli.operating.place import Place, at_place, opened
 from txcore.cli.operating.screen import Screen
-from txcore.history.journey import Journey, why_no_half
+from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.operator import formatting, selection, timeline, to_json
 from txcore.operator.lookup import Asked, ask_fence, find
+from txcore.operator.next_step import next_step
 from txcore.operator.plan import decider_text, fence_text
 from txcore.records import ParkCode
 
@@ -110,31 +111,4 @@ class _Page:
         missing = timeline.missing(self._journey)
         if missing:
             self._screen.hang("missing ", ", ".join(f"[{index}]" for index in missing))
-        self._screen.hang("next    ", self._next())
-
-    def _next(self) -> str:
-        journey, half = self._journey, self._half
-        name = selection.short_id(journey.transaction_id)
-        if journey.final:
-            return "nothing: it is finished"
-        inner = journey.inner_half
-        if inner is not None:
-            return f"txcore resume {name}: it holds the half of {id_text(inner.transaction_id)}"
-        if journey.is_poison and journey.is_dismissible:
-            return (
-                f"find the program that writes into this log; txcore rollback {name} --why TEXT takes it off the list"
-            )
-        if journey.is_newer or (journey.is_parked and half is None):
-            return why_no_half(journey)
-        if journey.is_parked and journey.decided:
-            return f"repair the topic, then txcore resume {name}"
-        if journey.is_parked:
-            return f"txcore resume {name}, or txcore commit | rollback {name} --why TEXT"
-        if journey.decided:
-            return f"{to_json.kind_name(journey.decided)} is decided; the checker carries it out"
-        if journey.request is not None:
-            request = journey.request
-            return f"{request.by} asks for {to_json.kind_name(request.decision)}; the checker executes it"
-        if not journey.halves:
-            return "its half is gone from the log"
-        return f"the checker asks {decider_text(half) if half is not None else 'the listener'}"
+        self._screen.hang("next    ", next_step(journey, selection.short_id(journey.transaction_id)))

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from txcore.history.journey import Journey, why_no_half
 from txcore.ids import id_text
 from txcore.operator import formatting, selection, timeline, to_json
-from txcore.operator.plan import Step, Verb, decider_text, fence_text
+from txcore.operator.next_step import next_step
+from txcore.operator.plan import Step, Verb, fence_text
 from txcore.operator.requests import Entry
 from txcore.records import OpKind
 from txcore.sidecar.figures import ANSWERS, NO_ANSWER
@@ -174,44 +174,13 @@ def transaction_page(group: str, case: Case, now_ms: int, *, has_bodies: bool) -
         "row": to_json.fence_row(row),
         "row_state": ROW_STATES.get(row.state, "unknown") if row else "",
         "trouble": case.asked.trouble,
-        "next_step": next_step(case),
+        "next_step": next_step(journey),
         "actions": [] if journey.final else [_action(group, case, verb) for verb in Verb],
         "events": list(timeline.events(journey)),
         "messages": _messages(case, has_bodies=has_bodies),
         "poison": poison,
         "has_bodies": has_bodies,
     }
-
-
-def next_step(case: Case) -> str:
-    """Return the next step of a transaction, and its actor."""
-    journey, half = case.journey, case.journey.any_half
-    if journey.final:
-        return "nothing: it is finished"
-    if journey.is_newer or (journey.is_parked and half is None):
-        return no_half_step(journey)
-    if journey.is_parked and journey.decided:
-        return "repair the topic, then resume it"
-    if journey.is_parked:
-        return "the operator resumes it, or decides"
-    if journey.decided:
-        return f"the checker carries {to_json.kind_name(journey.decided)} out"
-    if journey.request is not None:
-        request = journey.request
-        return f"the checker executes the request of {request.by}: {to_json.kind_name(request.decision)}"
-    if not journey.halves:
-        return "nothing: its half is gone from the log"
-    return f"the checker asks {decider_text(half) if half is not None else 'the listener'}"
-
-
-def no_half_step(journey: Journey) -> str:
-    """Return the next step for a transaction without a readable half."""
-    inner = journey.inner_half
-    if inner is not None:
-        return f"resume it: it holds the half of {id_text(inner.transaction_id)}"
-    if journey.is_poison and journey.is_dismissible:
-        return "find the program that writes into this log; a rollback takes it off the list"
-    return why_no_half(journey)
 
 
 def plain(text: str) -> str:
