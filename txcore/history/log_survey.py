@@ -46,7 +46,6 @@ class _Log:
     partition: int
     reader: Reader
     end: Future[Position] | None = None  #: the end of the reading; None when it is read as far as it goes
-    is_cut: bool = False  #: its beginning is gone
 
 
 class Survey:
@@ -130,11 +129,6 @@ class Survey:
         owner = self.owners.get(partition)
         return owner is not None and owner.seen_s >= elapsed_s
 
-    @property
-    def cut_partitions(self) -> list[int]:
-        """The partitions whose half or op log has lost its beginning."""
-        return sorted({log.partition for log in self._logs if log.is_cut and log.kind is not LogKind.PARKED})
-
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
@@ -202,7 +196,6 @@ class Survey:
             records = log.reader.read(READ_COUNT_MAX)
         except DataLossError as loss:
             log.reader.close()
-            log.is_cut = True
             log.reader = self._reader(log.kind, log.partition, None if loss.first is None else Position(loss.first))
             log.end = None if log.end is None else log.reader.end()
             return 0

@@ -19,7 +19,6 @@ from txcore.sqlfence.failures import Cause, Failure, failure_of
 from txcore.sqlfence.schema import COMMITTED, FORCED, TOMBSTONE, VIA_TABLE
 
 Readings = dict[bytes, FenceReading]
-Opened = Callable[[], Border]
 
 ANSWERS: Final = {
     COMMITTED: FenceAnswer.COMMIT,
