@@ -88,7 +88,15 @@ class _Read:
 
     def _read_half(self, entry: Entry) -> None:
         """Read a producer's half, or the copy of an operator's resume, which folds the journal up to it."""
-        pending = Pending(ID, entry.generation, entry.generation, self._terms, IMMUNITY_MS, IMMUNITY_MS)
+        generation = entry.generation
+        pending = Pending(
+            transaction_id=ID,
+            position=generation,
+            generation=generation,
+            terms=self._terms,
+            immune_until_ms=IMMUNITY_MS,
+            due_ms=IMMUNITY_MS,
+        )
         if entry.decision:
             pending.decision, pending.is_journaled = OpKind[entry.decision], True
         if entry.missing:
@@ -107,7 +115,7 @@ class _Read:
         pending.note(look_back=None)
         for position, op in enumerate(self._ops, 1):
             if position >= since:
-                self.state.look_back(pending, op, position, token)
+                self.state.look_back(pending, op, Position(position), token)
 
     @property
     def closed_by(self) -> int:

@@ -77,17 +77,17 @@ class Owners:
         member = f"c{self._count}"
         claim = self.backend.claim(GROUP, member)
         context = CheckContext(
-            self.backend,
-            GROUP,
-            self.clock,
-            self._randomness,
-            claim,
-            self.policy,
-            self.limits,
-            Reporter("txcore.owners"),
-            f"c:{member}",
-            (self,),
-            self.fence,
+            backend=self.backend,
+            group=GROUP,
+            clock=self.clock,
+            randomness=self._randomness,
+            claim=claim,
+            policy=self.policy,
+            limits=self.limits,
+            report=Reporter("txcore.owners"),
+            by=f"c:{member}",
+            listeners=(self,),
+            fence=self.fence,
         )
         owner = PartitionOwner(context, 0)
         self._tasks.append(Task(owner, owner.run(), self.clock.now_s))

@@ -9,6 +9,7 @@ from txcore_conformance import model, model_fold
 from txcore_conformance.model import CONFIGURATIONS, SOMETIMES, Exploration, explore
 from txcore_conformance.model_mutants import INEXPRESSIBLE, MUTANTS
 
+from txcore.checker import decide as deciding
 from txcore.checker import partition_state as fold
 from txcore.checker.decide import Decision, decide
 from txcore.records import OpKind
@@ -77,7 +78,7 @@ def _asks_again(pending, now_ms, *, must_carry):
 
 
 BROKEN_CODE = {
-    "a discard counts after a decision": (fold, "is_discard_in_force", lambda *_, **__: True, "resume", "S10"),
+    "a discard counts after a decision": (deciding, "is_discard_in_force", lambda *_, **__: True, "resume", "S10"),
     "a rollback is not final": (fold, "FINAL_KINDS", frozenset({OpKind.COMMIT}), "fenced", "L1"),
     "checks have no limit": (model_fold, "decide", _never_discards, "listener", "S9"),
     "what is decided is asked again": (model_fold, "decide", _asks_again, "listener", "S9"),

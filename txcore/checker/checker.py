@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -100,7 +102,7 @@ class Membership:
         elif owner is None:
             self.context.claim.give_up(event.partition)
         elif event.kind is ClaimEventKind.REVOKING:
-            owner.is_draining = True
+            owner.tenure.is_draining = True
         else:
             owner.tenure.stand_down("lost")
 
@@ -113,7 +115,7 @@ class Membership:
         """Let every owner finish the halves in hand; no new one is started."""
         self.is_stopping = True
         for owner in self.owners.values():
-            owner.is_draining = True
+            owner.tenure.is_draining = True
 
     def run(self) -> Flow[None]:
         """Poll for ownership for as long as the loop runs, less often while nothing changes."""
@@ -174,16 +176,28 @@ class Checker:
         self._backend = backend
         self._group = group
         self._limits = limits or Limits()
-        member = member or f"checker-{randomness.getrandbits(48):012x}"
+        self._member = member or f"checker-{randomness.getrandbits(48):012x}"
         listeners = listener if isinstance(listener, Sequence) else () if listener is None else (listener,)
-        self._parts = (clock, randomness, policy or CheckPolicy(), member, tuple(listeners), fence)
         self._report = Reporter("txcore.checker", plugins, group=group)
+        self._context_with = functools.partial(
+            CheckContext,
+            backend=backend,
+            group=group,
+            clock=clock,
+            randomness=randomness,
+            policy=policy or CheckPolicy(),
+            limits=self._limits,
+            report=self._report,
+            by=f"c:{self._member}",
+            listeners=tuple(listeners),
+            fence=fence,
+        )
         self._event_loop = event_loop
         self._pool = CallPool(self._limits.calls_max, event_loop=event_loop)
         self._membership: Membership | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._counts: dict[str, int] = {}
+        self._counts = Counter[str]()
 
     def start(self) -> None:
         """Join the group and check in a thread until `stop`.
@@ -222,7 +236,7 @@ class Checker:
         self._join()
         assert self._membership is not None
         membership, loop = self._membership, self._membership.loop
-        before = dict(membership.context.counts)
+        before = membership.context.counts.copy()
         deadline_s = loop.clock.elapsed_s() + timeout_s
         membership.poll()
         for owner in membership.owners.values():
@@ -236,14 +250,10 @@ class Checker:
                 if partition not in known:
                     owner.begin_sweep()
             loop.wait()
-        counts = membership.context.counts
-
-        def done(name: str) -> int:
-            return counts.get(name, 0) - before.get(name, 0)
-
-        pending = sum(owner.pending_count for owner in membership.owners.values())
-        blocked = sum(bool(owner.blocked) for owner in membership.owners.values())
-        return CheckReport(len(membership.owners), done("commit"), done("rollback"), done("parked"), pending, blocked)
+        done = membership.context.counts - before
+        pending = sum(owner.tenure.state.pending_count for owner in membership.owners.values())
+        blocked = sum(bool(owner.tenure.blocked) for owner in membership.owners.values())
+        return CheckReport(len(membership.owners), done["commit"], done["rollback"], done["parked"], pending, blocked)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -264,37 +274,20 @@ class Checker:
         if membership is None:
             return CheckerStats(False, 0.0, 0.0, self._pool.abandoned_count, ())
         thread = self._thread
-        owners = sorted(membership.owners.copy().items())
-        return CheckerStats(
-            thread is None or thread.is_alive(),
-            membership.lag_s,
-            max(membership.loop.clock.elapsed_s() - membership.turned_at_s, 0.0),
-            self._pool.abandoned_count,
-            tuple(owner.stats() for _, owner in owners),
-        )
+        is_running = thread is None or thread.is_alive()
+        turned_s = max(membership.loop.clock.elapsed_s() - membership.turned_at_s, 0.0)
+        partitions = tuple(owner.stats() for _, owner in sorted(membership.owners.copy().items()))
+        return CheckerStats(is_running, membership.lag_s, turned_s, self._pool.abandoned_count, partitions)
 
     def _join(self) -> None:
         if self._membership is not None:
             return
         self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
-        clock, randomness, policy, member, listeners, fence = self._parts
-        claim = self._backend.claim(self._group, member)
+        claim = self._backend.claim(self._group, self._member)
         self._pool = CallPool(self._limits.calls_max, event_loop=self._event_loop)  # `stop` closed the last one.
-        context = CheckContext(
-            self._backend,
-            self._group,
-            clock,
-            randomness,
-            claim,
-            policy,
-            self._limits,
-            self._report,
-            f"c:{member}",
-            listeners,
-            fence,
-        )
+        context = self._context_with(claim=claim)
         self._counts = context.counts
-        loop = Loop(self._backend, clock, claim=claim, pool=self._pool)
+        loop = Loop(self._backend, context.clock, claim=claim, pool=self._pool)
         self._membership = Membership(context, loop)
         loop.spawn(self._membership.run(), self._membership.ended)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from txcore.enums import direct
-from txcore.records import Half, Op, ParkCode
+from txcore.records import Half, Op, ParkCode, is_discard_in_force
 
 AT_ONCE_MS: Final = 0.0
 """Time, in milliseconds, at which the next step of a judgement is due: in its own sweep, however long a step took."""
@@ -85,20 +85,19 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
         """Whether the fence is asked, alone or before the listener."""
         return self.fenced or bool(self.database)
 
+    @property
+    def names_database(self) -> bool:
+        """Whether the half names the database that decides it."""
+        return bool(self.database.strip(b"\0"))
+
 
 @functools.lru_cache(maxsize=1_024)
-def terms_of(
-    immunity_ms: float,
-    interval_ms: float,
-    check_max: int,
-    fenced: bool,  # noqa: FBT001
-    database: bytes = b"",
-) -> Terms:
+def terms_of(immunity_ms: float, interval_ms: float, check_max: int, fenced: bool, database: bytes = b"") -> Terms:  # noqa: FBT001
     """Return the terms that all halves with these share."""
     return Terms(immunity_ms, interval_ms, check_max, fenced, database)
 
 
-class Pending(msgspec.Struct, gc=False):
+class Pending(msgspec.Struct, gc=False, kw_only=True):
     """One undecided half as the owner of its partition knows it. Times are milliseconds on the owner's timeline.
 
     A checker may hold very many, so that each byte counts.
@@ -116,8 +115,8 @@ class Pending(msgspec.Struct, gc=False):
     position: int
     generation: int
     terms: Terms
-    immune_until_ms: float
-    due_ms: float
+    immune_until_ms: float = 0.0
+    due_ms: float = 0.0
     count: int = 0
     decision: int = 0
     is_journaled: bool = False
@@ -126,6 +125,20 @@ class Pending(msgspec.Struct, gc=False):
     was_replayed: bool = False
     half: Half | None = None
     extras: Extras = NO_EXTRAS
+
+    def is_closed_by(self, discard: Op) -> bool:
+        """Return whether a DISCARD under the claim in force is about this generation, and in force."""
+        return discard.generation == self.generation and is_discard_in_force(discard, is_decided=self.is_journaled)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its record is gone."""
+        return self.extras.park is not None and self.extras.park[0] is ParkCode.LOST
+
+    @property
+    def lacks_ops(self) -> bool:
+        """Whether ops of it are gone, so that the log holds nothing more of it."""
+        return self.extras.park is not None and self.extras.park[0] is ParkCode.COVERAGE_GAP
 
     @property
     def start_ms(self) -> float:
@@ -149,6 +162,17 @@ class Pending(msgspec.Struct, gc=False):
         if start_ms < self.start_ms:
             self.note(copied_ms=self.copied_ms)
             self.immune_until_ms = start_ms + self.terms.immunity_ms
+
+
+POISON_TERMS: Final = terms_of(0.0, 1000.0, 1, fenced=False)
+"""The terms of a half without messages."""
+
+
+def unreadable(identity: bytes, position: int, generation: int, code: ParkCode, reason: str, body: bytes) -> Pending:
+    """Return a half without messages, for which only parking is left: poison, a newer record, or one that is gone."""
+    pending = Pending(transaction_id=identity, position=position, generation=generation, terms=POISON_TERMS)
+    pending.note(poison=body, park=(code, reason))
+    return pending
 
 
 def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:

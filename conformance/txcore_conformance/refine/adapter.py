@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from txcore.checker import partition_state as fold
+from txcore.checker import look_back as looking
+from txcore.checker import read_halves
+from txcore.checker.checkpoint import checkpoint_of
 from txcore.checker.decide import Pending, terms_of
-from txcore.checker.log_reader import Intake
 from txcore.checker.partition_state import PartitionState
+from txcore.checker.tenure import Tenure
 from txcore.records import Checkpoint, Half, Op, OpKind, Position
 from txcore.runtime.commands import Flow
 
@@ -18,23 +20,30 @@ TERMS: Final = terms_of(0.0, 1000.0, 3, fenced=False)
 NOTE_SIZE_MAX: Final = 0
 _IS_TIMED: Final = "now_s" in inspect.signature(PartitionState.read_op).parameters
 _LOOKS_AT_PLACES: Final = "position" in inspect.signature(PartitionState.look_back).parameters
-_LOOKS_TOGETHER: Final = "copies" in inspect.signature(Intake.look_back).parameters
 _DROPS_BY_PLACE: Final = "op_read" in inspect.signature(PartitionState.drop_orphans).parameters
 OpenState = tuple[int, int, int, Op | None]
 
 
 def read_half(state: PartitionState, place: int, half: Half) -> None:
-    """Read one half as the intake does."""
+    """Read one half as the log reader does."""
     position = Position(place)
-    if state.orphan_count and state.read_ended(position, half.transaction_id, half.generation):
+    if state.early_ops and state.read_ended(position, half.transaction_id, half.generation):
         return
     decided = half.decided
-    pending = Pending(half.transaction_id, place, half.generation, TERMS, 0.0, 0.0, half.count, decided, bool(decided))
+    pending = Pending(
+        transaction_id=half.transaction_id,
+        position=place,
+        generation=half.generation,
+        terms=TERMS,
+        count=half.count,
+        decision=decided,
+        is_journaled=bool(decided),
+    )
     state.read_half(position, pending, half.folded_to, half.token)
 
 
 def read_ops(state: PartitionState, place: int, ops: Sequence[Op]) -> None:
-    """Read one op record as the intake does."""
+    """Read one op record as the log reader does."""
     read: Any = state.read_op
     position = Position(place)
     for op in ops:
@@ -81,9 +90,9 @@ def drop_orphans(state: PartitionState) -> None:
         drop(-1 if state.op_read is None else state.op_read)
 
 
-def checkpoint_of(state: PartitionState) -> Checkpoint:
+def checkpoint_now(state: PartitionState) -> Checkpoint:
     """Return the checkpoint that the state gives now."""
-    return state.checkpoint(0.0, NOTE_SIZE_MAX)
+    return checkpoint_of(state, (), 0.0, NOTE_SIZE_MAX)
 
 
 def open_states(state: PartitionState) -> dict[bytes, OpenState]:
@@ -107,24 +116,19 @@ def difference(found: dict[bytes, OpenState], expected: dict[bytes, OpenState]) 
     )
 
 
-def looking_back(intake: Intake, state: PartitionState) -> Iterator[Flow[None]]:
-    """Yield the flows that look back for every copy."""
-    copies = [pending for pending in state.pending.values() if pending.extras.look_back is not None]
-    look: Any = intake.look_back
-    if _LOOKS_TOGETHER:
-        if copies:
-            yield look(copies)
-        return
-    for pending in copies:
-        yield look(pending)
+def looking_back(tenure: Tenure) -> Iterator[Flow[None]]:
+    """Yield the flow that looks back for every copy, if there are any."""
+    copies = [pending for pending in tenure.state.pending.values() if pending.extras.look_back is not None]
+    if copies:
+        yield looking.look_back(tenure, copies)
 
 
 @contextlib.contextmanager
 def leaving_in(count: int) -> Iterator[None]:
     """Let states keep closed records only among the newest *count*, not among the newest 20,000."""
-    before = fold.LEFT_IN_MAX
-    fold.LEFT_IN_MAX = count  # type: ignore[misc]
+    before = read_halves.LEFT_IN_MAX
+    read_halves.LEFT_IN_MAX = count  # type: ignore[misc]
     try:
         yield
     finally:
-        fold.LEFT_IN_MAX = before  # type: ignore[misc]
+        read_halves.LEFT_IN_MAX = before  # type: ignore[misc]

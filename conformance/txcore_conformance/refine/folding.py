@@ -44,7 +44,7 @@ class Written:
         self.next_op += 1
 
     def append_stray(self, *, is_op: bool) -> None:
-        """Append bytes that are not a record; the intake skips them, so that only a gap is left."""
+        """Append bytes that are not a record; the log reader skips them, so that only a gap is left."""
         if is_op:
             self.next_op += 1
         else:
@@ -103,7 +103,7 @@ class Reading:
         """Do what an owner may do between two reads."""
         rng = self._rng
         if rng.random() < 0.3:
-            self.given.append(adapter.checkpoint_of(self.state))
+            self.given.append(adapter.checkpoint_now(self.state))
         if rng.random() < 0.1:
             adapter.look_back(self.state, self._logs.ops)
         if self._op and rng.random() < 0.2 and self._half >= self._logs.halves_before[self._op - 1]:

@@ -9,11 +9,12 @@ from typing import Any, Final
 from unittest import mock
 
 from txcore import wire
+from txcore.checker import carrying, log_reader, look_back
 from txcore.checker import partition_state as fold
-from txcore.checker.check_steps import Judge
 from txcore.checker.decide import Pending
-from txcore.checker.log_reader import Intake
+from txcore.checker.log_reader import LogReader
 from txcore.checker.partition_state import PartitionState
+from txcore.checker.tenure import Tenure
 from txcore.records import FINAL_KINDS, OWNED_KINDS, HalfRecord, LogRecord, Op, OpKind, Position
 from txcore.runtime.commands import Flow
 
@@ -33,8 +34,8 @@ def _replace(owner: object, name: str, new: Any) -> Patch:
 
 
 _read_op = PartitionState.read_op
-_read_halves = Intake.read_halves
-_look_back = Intake.look_back
+_read_halves = LogReader.read_halves
+_look_back = look_back.look_back
 
 
 def _drop_early(self: PartitionState, position: Position, op: Op) -> bool:
@@ -59,27 +60,25 @@ def _journal_in_force(op: Op, token: bytes) -> bool:
     return op.token == token or op.kind not in OWNED_KINDS
 
 
-def _carry_closed(self: Judge, pending: Pending) -> Flow[None]:
+def _carry_closed(tenure: Tenure, pending: Pending) -> Flow[None]:
     """Carry a half without checking whether it was closed meanwhile."""
-    half = yield from self._intake.half_of(pending)
-    if not self._tenure.is_active:
+    half = yield from tenure.logs.half_of(pending)
+    if not tenure.is_active:
         return
-    again_ms = self._tenure.now_ms() + self._context.limits.read_back_s * 1000
+    again_ms = tenure.now_ms() + tenure.context.limits.read_back_s * 1000
     pending.note(carry_again_ms=again_ms)
-    copy = self._tenure.carried(half, pending)
-    yield HalfRecord(
-        half.group, self._tenure.partition, half.transaction_id, copy.generation, wire.encode_half(copy), ()
-    )
+    copy = carrying.copy_of(tenure, half, pending)
+    yield HalfRecord(half.group, tenure.partition, half.transaction_id, copy.generation, wire.encode_half(copy), ())
 
 
-def _read_halves_noting(self: Intake) -> int:
+def _read_halves_noting(self: LogReader) -> int:
     count = _read_halves(self)
     if count:
         self.__dict__["heard_s"] = self._context.clock.elapsed_s()
     return count
 
 
-def _passed_by_silence(self: Intake) -> int | None:
+def _passed_by_silence(self: LogReader) -> int | None:
     """Report a half log as read to its end after a minute without records."""
     now_s = self._context.clock.elapsed_s()
     heard_s = self.__dict__.setdefault("heard_s", now_s)
@@ -94,8 +93,8 @@ class _Silence:
 
     def __init__(self) -> None:
         self._patches = (
-            mock.patch.object(Intake, "read_halves", _read_halves_noting),
-            mock.patch.object(Intake, "passed_end", _passed_by_silence),
+            mock.patch.object(LogReader, "read_halves", _read_halves_noting),
+            mock.patch.object(LogReader, "passed_end", _passed_by_silence),
         )
 
     def __enter__(self) -> None:
@@ -107,7 +106,7 @@ class _Silence:
             patch.stop()
 
 
-def _take_at_once(self: PartitionState, seen: Any, position: int, op: Op) -> None:
+def _take_at_once(self: PartitionState, seen: Any, position: Position, op: Op) -> None:
     """Fold an op into a copy before the look-back has read the earlier ops."""
     self._note_op(seen, position)
     if seen.pending is not None:
@@ -116,21 +115,19 @@ def _take_at_once(self: PartitionState, seen: Any, position: int, op: Op) -> Non
         seen.closed_by = op.kind
 
 
-def _ops_or_error(record: LogRecord) -> Sequence[Op]:
+def _ops_or_error(_: Tenure, record: LogRecord) -> Sequence[Op]:
     return wire.decode_ops(record.body)
 
 
-def _look_back_strictly(self: Intake, copies: Sequence[Pending]) -> Flow[None]:
+def _look_back_strictly(tenure: Tenure, copies: Sequence[Pending]) -> Flow[None]:
     """Look back, and raise an error at bytes that are not a record."""
-    flow, value = _look_back(self, copies), None
+    flow, value = _look_back(tenure, copies), None
     while True:
-        self.__dict__["_ops_in"] = _ops_or_error
         try:
-            command = flow.send(value)
+            with mock.patch.object(log_reader, "ops_in", _ops_or_error):
+                command = flow.send(value)
         except StopIteration:
             return
-        finally:
-            del self.__dict__["_ops_in"]
         value = yield command
 
 
@@ -143,7 +140,7 @@ MUTANTS: Final = {
         "an op about a later generation is not folded into an earlier one", _replace(fold, "_is_early", _never_early)
     ),
     "2 closed half carried": Mutant(
-        "a half that was closed meanwhile is not carried", _replace(Judge, "_carry", _carry_closed)
+        "a half that was closed meanwhile is not carried", _replace(carrying, "carry", _carry_closed)
     ),
     "3 end from silence": Mutant("the end of the half log is known from the log", _Silence),
     "5 reply to any request": Mutant(
@@ -157,6 +154,6 @@ MUTANTS: Final = {
     ),
     "10 stray op in a look-back": Mutant(
         "bytes that are no record are skipped wherever ops are read",
-        _replace(Intake, "look_back", _look_back_strictly),
+        _replace(look_back, "look_back", _look_back_strictly),
     ),
 }

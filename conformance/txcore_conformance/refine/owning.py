@@ -1,4 +1,4 @@
-"""Layer two: real owners with their intake, look-back, carrying and checkpoints, while a history writes.
+"""Layer two: real owners with their log reader, look-back, carrying and checkpoints, while a history writes.
 
 Readers are silent for a time, or give one record at a time; owners are frozen between any two of their steps, killed,
 and started again from the checkpoint that is stored. All owners' steps and all writers' records interleave at random.
@@ -13,12 +13,11 @@ from typing import Final
 from unittest import mock
 
 from txcore.audit.invariants import judge_checkpoint
-from txcore.checker import check_steps as judging
-from txcore.checker import log_reader as intake_module
+from txcore.checker import carrying, log_reader
 from txcore.checker.limits import Limits
-from txcore.checker.log_reader import Intake
-from txcore.checker.partition_session import Tenure
+from txcore.checker.log_reader import LogReader
 from txcore.checker.partition_state import PartitionState
+from txcore.checker.tenure import Tenure
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE
 from txcore.records import (
     Checkpoint,
@@ -55,9 +54,9 @@ def play(seed: int) -> str:
     orphans_max = 20_000 if rng.random() < 0.6 else 1 + int(rng.random() * 5)
     with (
         adapter.leaving_in(left_in),
-        mock.patch.object(intake_module, "ORPHANS_MAX", orphans_max),
-        mock.patch.object(intake_module, "MERGED_COUNT", 1),
-        mock.patch.object(judging, "CARRY_DISTANCE", 0 if rng.random() < 0.7 else 2),
+        mock.patch.object(log_reader, "ORPHANS_MAX", orphans_max),
+        mock.patch.object(log_reader, "MERGED_COUNT", 1),
+        mock.patch.object(carrying, "CARRY_DISTANCE", 0 if rng.random() < 0.7 else 2),
     ):
         for _ in range(int(rng.random() * 12)):
             world.history.act()
@@ -93,23 +92,23 @@ IDLE_MAX: Final = 3
 def restarted(
     world: World, checkpoint: Checkpoint | None, halves: Sequence[LogRecord], ops: Sequence[LogRecord]
 ) -> str:
-    """Read both logs with a real intake from a checkpoint; return the difference from the whole logs, or ""."""
+    """Read both logs with a real reader from a checkpoint; return the difference from the whole logs, or ""."""
     tenure = Tenure(world.context(), 0)
     tenure.state = PartitionState(checkpoint)
-    intake = Intake(tenure, checkpoint)
+    logs = LogReader(tenure, checkpoint)
     # An owner judges, and so looks back, only after a mark of its own.
     world.backend.mark(GROUP, 0, Op(OpKind.TICK, tenure.nonce()))
     try:
         idle = 0
         while idle < IDLE_MAX:
-            idle = 0 if intake.read() else idle + 1
-        for flow in adapter.looking_back(intake, tenure.state):
+            idle = 0 if logs.read() else idle + 1
+        for flow in adapter.looking_back(tenure):
             for _ in flow:
                 pass
     except Exception as error:  # noqa: BLE001 - whatever is raised here ends a tenure
         return f"it ends with {error!r}"
     finally:
-        intake.close()
+        logs.close()
     journals, _ = journals_of(ops_in(ops))
     expected = open_states(whole((half for _, half in halves_in(halves)), ops_in(ops)))
     found = {}

@@ -260,7 +260,16 @@ class World:
         claim = self.backend.claim(GROUP, member)
         policy = CheckPolicy(immunity_s=0.001, interval_s=1.0, check_max=3)
         return CheckContext(
-            self.backend, GROUP, self.clock, self.rng, claim, policy, self.limits, self.report, f"c:{member}", (self,)
+            backend=self.backend,
+            group=GROUP,
+            clock=self.clock,
+            randomness=self.rng,
+            claim=claim,
+            policy=policy,
+            limits=self.limits,
+            report=self.report,
+            by=f"c:{member}",
+            listeners=(self,),
         )
 
     def start(self) -> None:

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from unittest import mock
 
-from txcore.checker import checker
-from txcore.checker import log_reader as intake
-from txcore.checker import partition_state as fold
+from txcore.checker import checker, log_reader, partition_state, read_halves
 from txcore.checker.limits import Limits
 from txcore.checker.partition_state import PartitionState
 
@@ -65,11 +63,11 @@ class Bounds:
             body_bytes_max=maybe(1500, 1, 300),
         )
         constants = {
-            (intake, "ORPHANS_MAX"): maybe(20_000, 1, 3),
-            (intake, "MERGED_COUNT"): maybe(50, 1),
-            (fold, "RECENT_MAX"): maybe(10_000, 1, 3),
-            (fold, "LEFT_IN_MAX"): maybe(20_000, 1, 3),
-            (fold, "STALE_MAX"): maybe(10_000, 1),
+            (log_reader, "ORPHANS_MAX"): maybe(20_000, 1, 3),
+            (log_reader, "MERGED_COUNT"): maybe(50, 1),
+            (read_halves, "RECENT_MAX"): maybe(10_000, 1, 3),
+            (read_halves, "LEFT_IN_MAX"): maybe(20_000, 1, 3),
+            (partition_state, "STALE_MAX"): maybe(10_000, 1),
         }
         return cls(limits, constants)
 
@@ -84,9 +82,9 @@ class Bounds:
 
     def passed(self, state: PartitionState) -> Iterator[str]:
         """Yield the bounds that an owner has reached."""
-        if state.orphan_count >= self.constants.get((intake, "ORPHANS_MAX"), 20_000):
+        if len(state.early_ops) >= self.constants.get((log_reader, "ORPHANS_MAX"), 20_000):
             yield "bound ORPHANS_MAX"
-        if len(state._recent) >= self.constants.get((fold, "RECENT_MAX"), 10_000):  # noqa: SLF001
+        if len(state._recent) >= self.constants.get((read_halves, "RECENT_MAX"), 10_000):  # noqa: SLF001
             yield "bound RECENT_MAX"
         if state._left_out:  # noqa: SLF001
             yield "bound LEFT_IN_MAX"

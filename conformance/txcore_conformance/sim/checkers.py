@@ -29,17 +29,17 @@ def start_checker(cast: Cast, *, is_immortal: bool = False, database: SimDatabas
     process.loop.claim = claim
     fence: Any = SimFence(database or cast.database, process)
     context = CheckContext(
-        process.backend,
-        GROUP,
-        process.clock,
-        world.rng,
-        claim,
-        CheckPolicy(interval_s=1.5, check_max=CHECK_MAX),
-        cast.bounds.limits,
-        SimReporter(world),
-        f"c:{process.name}",
-        (SimListener(cast),),
-        fence,
+        backend=process.backend,
+        group=GROUP,
+        clock=process.clock,
+        randomness=world.rng,
+        claim=claim,
+        policy=CheckPolicy(interval_s=1.5, check_max=CHECK_MAX),
+        limits=cast.bounds.limits,
+        report=SimReporter(world),
+        by=f"c:{process.name}",
+        listeners=(SimListener(cast),),
+        fence=fence,
     )
     membership = Membership(context, process.loop)
     cast.checkers.append(process)

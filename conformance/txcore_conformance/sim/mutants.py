@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore.checker.check_steps import Judge
+from txcore.checker import check_steps, checkpoint, finish, newer_records, parking, retry_backoff
 from txcore.checker.decide import Pending
-from txcore.checker.log_reader import Intake
+from txcore.checker.log_reader import LogReader
 from txcore.checker.partition_state import PartitionState
+from txcore.checker.tenure import Tenure
 from txcore.errors import CommitUnknownError
 from txcore.memory import MemoryBackend
 from txcore.message import LocalTransactionState
@@ -130,11 +131,11 @@ _schedule = PartitionState.schedule
 
 @contextlib.contextmanager
 def _immunity_counts_as_check() -> Iterator[None]:
-    def judge(self: Judge, due: list[Pending]) -> Any:
+    def judge(tenure: Tenure, due: list[Pending]) -> Any:
         for pending in due:
-            if self._tenure.now_ms() < pending.immune_until_ms:
+            if tenure.now_ms() < pending.immune_until_ms:
                 pending.count += not pending.terms.fenced
-        return _judge(self, due)
+        return _judge(tenure, due)
 
     def schedule(self: PartitionState, pending: Pending, due_ms: float) -> None:
         is_early = due_ms == pending.immune_until_ms and not pending.terms.fenced
@@ -143,18 +144,18 @@ def _immunity_counts_as_check() -> Iterator[None]:
         )
 
     with (
-        mock.patch.object(Judge, "judge", judge),
+        mock.patch.object(check_steps, "judge", judge),
         mock.patch.object(PartitionState, "schedule", schedule),
     ):
         yield
 
 
-_judge = Judge.judge
-_fail = Judge._fail  # noqa: SLF001
+_judge = check_steps.judge
+_put_off = retry_backoff.put_off
 
 
-def _unanswered_counts(self: Judge, pending: Pending, error: Any, retry_after_s: float = 0.0) -> None:
-    _fail(self, pending, error, retry_after_s)
+def _unanswered_counts(tenure: Tenure, pending: Pending, *rest: Any) -> None:
+    _put_off(tenure, pending, *rest)
     pending.count += 1
 
 
@@ -174,28 +175,27 @@ def _only_the_oldest(self: PartitionState, now_ms: float, count_max: int) -> lis
 # -- logs and checkpoints ---
 
 
-def _checkpoint_at_read(self: PartitionState, now_ms: float, note_size_max: int) -> Checkpoint:
-    del now_ms, note_size_max
-    half, op = self.half_read, self.op_read
+def _checkpoint_at_read(state: PartitionState, *_: object, **__: object) -> Checkpoint:
+    half, op = state.half_read, state.op_read
     return Checkpoint(
         None if half is None else Position(half),
         None if op is None else Position(op),
-        self._token_before(op),
+        state.pass_ops(op),
     )
 
 
-_went = Judge._finish  # noqa: SLF001
+_went = finish.finish
 
 
-def _closed_on_ack(self: Judge, pending: Pending) -> Any:
-    yield from _went(self, pending)
+def _closed_on_ack(tenure: Tenure, pending: Pending) -> Any:
+    yield from _went(tenure, pending)
     if pending.extras.missing == () and pending.decision:
-        self._tenure.state.close(pending, pending.decision)
+        tenure.state.close(pending, pending.decision)
 
 
-def _last_final_wins(self: PartitionState, identity: bytes, first: int, op: Op) -> None:
+def _last_final_wins(self: PartitionState, first: int, op: Op) -> None:
     del first
-    seen = self._known(identity)
+    seen = self._known(op.transaction_id)
     if seen is not None:
         seen.closed_by = op.kind
 
@@ -258,20 +258,20 @@ def _stale_epoch_goes_on() -> Iterator[None]:
         return _read_op(self, position, op)
 
     with (
-        mock.patch.object(Intake, "_is_foreign", return_value=False),
+        mock.patch.object(LogReader, "_is_foreign", return_value=False),
         mock.patch.object(PartitionState, "read_op", read_op),
     ):
         yield
 
 
-def _single_bound(self: PartitionState, now_ms: float, note_size_max: int) -> Checkpoint:
+def _single_bound(state: PartitionState, *rest: Any, **tells_ages: Any) -> Checkpoint:
     """Return the oldest undecided half with the op log's read position: ops of later decided halves are lost."""
-    right = _checkpoint(self, now_ms, note_size_max)
-    op = self.op_read
-    return Checkpoint(right.half, None if op is None else Position(op), self._token_before(op), right.note)
+    right = _checkpoint_of(state, *rest, **tells_ages)
+    op = state.op_read
+    return Checkpoint(right.half, None if op is None else Position(op), state.pass_ops(op), right.note)
 
 
-_checkpoint = PartitionState.checkpoint
+_checkpoint_of = checkpoint.checkpoint_of
 
 
 @contextlib.contextmanager
@@ -299,16 +299,16 @@ MUTANTS: Mapping[str, Mutant] = {
     "prune_without_horizon": Mutant("R4", fence_mutants.prune_without_horizon),
     "asynchronous_commit": Mutant("R4", fence_mutants.asynchronous_commit),
     "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),
-    "unanswered_counts_as_check": Mutant("R10", _replace(Judge, "_fail", _unanswered_counts)),
+    "unanswered_counts_as_check": Mutant("R10", _replace(retry_backoff, "put_off", _unanswered_counts)),
     "head_of_line_stop": Mutant("R9", _replace(PartitionState, "take_due", _only_the_oldest)),
-    "checkpoint_past_undecided": Mutant("R12", _replace(PartitionState, "checkpoint", _checkpoint_at_read)),
+    "checkpoint_past_undecided": Mutant("R12", _replace(checkpoint, "checkpoint_of", _checkpoint_at_read)),
     "checkpoint_past_unread_op": Mutant(
         "R12",
-        _replace(Judge, "_finish", _closed_on_ack),
+        _replace(finish, "finish", _closed_on_ack),
         (KAFKA, RABBITMQ),
         "where resolutions are unique the store's answer may replace the reading (R12, SUPERSEDED)",
     ),
-    "checkpoint_single_bound": Mutant("R12", _replace(PartitionState, "checkpoint", _single_bound)),
+    "checkpoint_single_bound": Mutant("R12", _replace(checkpoint, "checkpoint_of", _single_bound)),
     "late_producer_publishes": Mutant(
         "R6",
         _replace(ending, "_must_give_way", lambda _: False),
@@ -337,15 +337,15 @@ MUTANTS: Mapping[str, Mutant] = {
         "S12", _replace(relaying, "_is_through", table_mutants.go_on_behind_a_refusal)
     ),
     "immunity_ignored": Mutant(
-        "R6", _replace(Intake, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
+        "R6", _replace(LogReader, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
     ),
     "end_by_silence": Mutant("R12", log_mutants.end_by_silence),
-    "orphans_dropped_early": Mutant("R12", _replace(Intake, "drop_orphans", log_mutants.drop_orphans_at_once)),
+    "orphans_dropped_early": Mutant("R12", _replace(LogReader, "drop_orphans", log_mutants.drop_orphans_at_once)),
     "stray_op_ends_tenure": Mutant("R9", log_mutants.stray_op_ends_looking_back, (RABBITMQ,), RARE),
     "newer_half_parked": Mutant(
-        "R12", _replace(Intake, "_take_newer", log_mutants.park_newer), (STRONG, RABBITMQ, NATS), RARE
+        "R12", _replace(newer_records, "newer_half", log_mutants.park_newer), (STRONG, RABBITMQ, NATS), RARE
     ),
-    "undeliverable_undecided": Mutant("R4", _replace(Judge, "_park", log_mutants.park_undeliverable_undecided)),
+    "undeliverable_undecided": Mutant("R4", _replace(parking, "park", log_mutants.park_undeliverable_undecided)),
     "exit_without_flush": Mutant(
         "R3",
         _replace(MemoryBackend, "close", log_mutants.close_without_flush),

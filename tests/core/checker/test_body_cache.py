@@ -12,8 +12,8 @@ from txcore import Checker, CheckPolicy, LocalTransactionState, Message, Transac
 from txcore.checker.body_cache import ENTRY_BYTES, Bodies
 from txcore.checker.context import CheckContext
 from txcore.checker.limits import Limits
-from txcore.checker.log_reader import Intake
-from txcore.checker.partition_session import Tenure
+from txcore.checker.log_reader import LogReader
+from txcore.checker.tenure import Tenure
 from txcore.errors import BackendUnavailableError
 from txcore.ids import IdFactory
 from txcore.memory import MemoryBackend, MemoryBroker
@@ -158,22 +158,22 @@ def test_a_waiting_half_costs_few_bytes_whatever_its_body(size):
     capabilities = SimpleNamespace(server_time=True, clock_skew_max_s=0.0)
     backend = SimpleNamespace(capabilities=capabilities, read=lambda *_: log)
     context = CheckContext(
-        backend,
-        "g",
-        log.clock,
-        random.Random(1),
-        None,
-        CheckPolicy(),
-        Limits(body_bytes_max=room),
-        Reporter("test"),
-        "c",
+        backend=backend,
+        group="g",
+        clock=log.clock,
+        randomness=random.Random(1),
+        claim=None,
+        policy=CheckPolicy(),
+        limits=Limits(body_bytes_max=room),
+        report=Reporter("test"),
+        by="c",
     )
-    intake = Intake(tenure := Tenure(context, 0), None)
-    intake.read_halves()  # allocates what is allocated only once
+    logs = LogReader(tenure := Tenure(context, 0), None)
+    logs.read_halves()  # allocates what is allocated only once
     tracemalloc.start()
     try:
         for _ in range(count // 1_000):
-            intake.read_halves()
+            logs.read_halves()
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

@@ -11,7 +11,7 @@ from txcore.records import Op, OpKind, ParkCode
 def pending(**changes):
     """Return a half that became due at 6,000 ms, unfenced, never asked."""
     terms = terms_of(6_000.0, 0.0, 2, fenced=changes.pop("fenced", False))
-    made = Pending(bytes(16), 1, 0, terms, immune_until_ms=6_000.0, due_ms=0.0)
+    made = Pending(transaction_id=bytes(16), position=1, generation=0, terms=terms, immune_until_ms=6_000.0)
     for name, value in changes.items():
         if name in Extras.__struct_fields__:
             made.note(**{name: value})

@@ -539,5 +539,5 @@ def test_what_is_in_hand_writes_nothing_once_its_partition_is_blocked(answer):
     newer = Half(VERSION + 1, name_of(8), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
     world.broker.append("g", LogKind.HALF, 0, encode_half(newer))
     world.run(30)
-    assert owner.blocked
+    assert owner.tenure.blocked
     assert ([], []) == (world.kinds(7), world.delivered())

@@ -8,10 +8,11 @@ import pytest
 from txcore_conformance.owners import Owners, name_of
 
 from txcore import Checker, Limits, Message, TransactionProducer
-from txcore.checker import log_reader as intake
-from txcore.checker import partition_state as fold
+from txcore.checker import log_reader, read_halves
+from txcore.checker.checkpoint import checkpoint_of
 from txcore.checker.decide import Pending, terms_of
-from txcore.checker.partition_state import LEFT_IN_MAX, STALE_MAX, PartitionState
+from txcore.checker.partition_state import STALE_MAX, PartitionState
+from txcore.checker.read_halves import LEFT_IN_MAX
 from txcore.memory import Faults, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, Op, OpKind
 from txcore.runtime.flow_loop import Loop
@@ -19,6 +20,18 @@ from txcore.runtime.flow_loop import Loop
 from .test_restart_cost import STATE, Listener
 
 TERMS = terms_of(100.0, 0.0, 3, fenced=False)
+
+
+def half(identity, position, generation, due_ms):
+    """Return a half as the log reader makes it."""
+    return Pending(
+        transaction_id=identity,
+        position=position,
+        generation=generation,
+        terms=TERMS,
+        immune_until_ms=due_ms,
+        due_ms=due_ms,
+    )
 
 
 def history(seed):
@@ -49,14 +62,13 @@ def answers(events):
         if what == "op":
             state.read_op(place, rest[0])
         elif not state.read_ended(place, *rest):
-            state.read_half(place, Pending(rest[0], place, rest[1], TERMS, 100.0, 100.0))
+            state.read_half(place, half(rest[0], place, rest[1], 100.0))
         found.append(
             (
                 [(after_count, each.transaction_id, each.generation) for after_count, each in state.oldest_open()],
-                state.checkpoint(0.0, 3_000) if place % 3 else None,
+                checkpoint_of(state, (), 0.0, 3_000) if place % 3 else None,
                 state.replay_count,
-                state.closed_count,
-                state.orphan_count,
+                len(state.early_ops),
                 sorted(state.pending),
             )
         )
@@ -68,59 +80,59 @@ def test_what_is_left_out_changes_no_answer(first, monkeypatch):
     """A state that drops closed records gives the same answers as one that keeps every record."""
     for seed in range(first, first + 100):
         events = history(seed)
-        monkeypatch.setattr(fold, "LEFT_IN_MAX", 10**9)
+        monkeypatch.setattr(read_halves, "LEFT_IN_MAX", 10**9)
         whole = answers(events)
-        monkeypatch.setattr(fold, "LEFT_IN_MAX", 2)
+        monkeypatch.setattr(read_halves, "LEFT_IN_MAX", 2)
         assert whole == answers(events), seed
 
 
 def test_a_long_log_after_an_undecided_half_takes_little_memory():
     """Closed records are counted, not kept; the bounds stay at the oldest half, and advance once that is closed."""
     state, count = PartitionState(), 5 * LEFT_IN_MAX
-    state.read_half(1, Pending(bytes(16), 1, 0, TERMS, 100.0, 100.0))
+    state.read_half(1, half(bytes(16), 1, 0, 100.0))
     for number in range(2, count):
         identity = number.to_bytes(16, "big")
-        state.read_half(number, Pending(identity, number, 0, TERMS, 200.0, 200.0))
+        state.read_half(number, half(identity, number, 0, 200.0))
         state.read_op(number, Op(OpKind.COMMIT, identity))
     assert len(state._newest) <= 2 * LEFT_IN_MAX
-    assert len(state._seen) <= 2 * LEFT_IN_MAX
+    assert len(state.line) <= 2 * LEFT_IN_MAX
     assert len(state._due) <= STALE_MAX + 2
     assert (count - 1, [count - 2]) == (state.replay_count, [after_count for after_count, _ in state.oldest_open()])
-    made = state.checkpoint(0.0, 0)
+    made = checkpoint_of(state, (), 0.0, 0)
     assert (1, 2) == (made.half, made.op)
     state.read_op(count, Op(OpKind.COMMIT, bytes(16)))
-    made = state.checkpoint(0.0, 0)
+    made = checkpoint_of(state, (), 0.0, 0)
     assert (count - 1, count - 1, 1) == (made.half, made.op, state.replay_count)
 
 
 def test_a_final_op_after_a_discard_that_was_left_out_holds():
     """A resumed half stays closed by a COMMIT that came after a DISCARD which the state has dropped."""
     state = PartitionState()
-    state.read_half(1, Pending(bytes(16), 1, 0, TERMS, 100.0, 100.0))
+    state.read_half(1, half(bytes(16), 1, 0, 100.0))
     state.read_op(1, Op(OpKind.DISCARD, bytes(16)))
-    state.read_half(2, Pending(b"b" * 16, 2, 0, TERMS, 100.0, 100.0))
+    state.read_half(2, half(b"b" * 16, 2, 0, 100.0))
     state.pass_closed()
     state.read_op(2, Op(OpKind.COMMIT, bytes(16)))
-    state.read_half(3, Pending(bytes(16), 3, 1, TERMS, 100.0, 100.0))
+    state.read_half(3, half(bytes(16), 3, 1, 100.0))
     assert [b"b" * 16] == [*state.pending]
 
 
 def test_ops_do_not_run_far_ahead_of_their_halves(running_clock, monkeypatch):
     """The number of ops that wait for their halves is bounded: the reader of the op log waits for the half log."""
-    monkeypatch.setattr(intake, "ORPHANS_MAX", 60)
+    monkeypatch.setattr(log_reader, "ORPHANS_MAX", 60)
     broker = MemoryBroker(clock=running_clock)
     backend = MemoryBackend(broker)
     producer = TransactionProducer(backend, "g", listener=Listener(), clock=running_clock, partition_count=1)
     sent = [each.transaction_id for each in producer.send_many([(Message("t", b"x"), STATE.UNKNOWN)] * 600)]
     for start in range(0, 600, 30):
         broker.append_ops("g", 0, [Op(OpKind.COMMIT, identity) for identity in sent[start : start + 30]])
-    heights, read_halves = [], intake.Intake.read_halves
+    heights, read_halves = [], log_reader.LogReader.read_halves
 
     def looked_at(self):
-        heights.append(self._tenure.state.orphan_count)
+        heights.append(len(self._tenure.state.early_ops))
         return read_halves(self)
 
-    monkeypatch.setattr(intake.Intake, "read_halves", looked_at)
+    monkeypatch.setattr(log_reader.LogReader, "read_halves", looked_at)
     limits = Limits(read_count_max=20, poll_s=0.0005)
     checker = Checker(backend, "g", listener=Listener(), clock=running_clock, limits=limits)
     checker.run_once()
@@ -132,8 +144,8 @@ def test_ops_do_not_run_far_ahead_of_their_halves(running_clock, monkeypatch):
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_ops_wait_for_their_halves_however_few_are_read_at_a_time(monkeypatch, is_silent):
     """With small reads or a silent half log, too, the waiting ops are bounded and no op is lost."""
-    monkeypatch.setattr(intake, "ORPHANS_MAX", 60)
-    monkeypatch.setattr(intake, "MERGED_COUNT", 10)
+    monkeypatch.setattr(log_reader, "ORPHANS_MAX", 60)
+    monkeypatch.setattr(log_reader, "MERGED_COUNT", 10)
     faults = Faults()
     world = Owners(faults=faults, limits=Limits(read_count_max=7, mark_timeout_s=30.0))
     for start in range(1, 400, 10):
@@ -147,21 +159,21 @@ def test_ops_wait_for_their_halves_however_few_are_read_at_a_time(monkeypatch, i
     owner, most = world.start(), [0]
 
     def looked():
-        most[0] = max(most[0], owner.tenure.state.orphan_count)
+        most[0] = max(most[0], len(owner.tenure.state.early_ops))
         return False
 
     world.run(10, looked)
     assert most[0] <= 60
     faults.readable = lambda kind, _, count: count
     world.run(30, looked)
-    assert (0, 0, 0) == (owner.pending_count, owner.tenure.state.orphan_count, len(world.asked))
+    assert (0, 0, 0) == (owner.tenure.state.pending_count, len(owner.tenure.state.early_ops), len(world.asked))
     assert owner.stats().is_claimed
     assert most[0] <= 60
 
 
 def test_ops_without_halves_hold_up_no_claim(monkeypatch):
     """Ops whose halves are before the checkpoint delay no claim: the end of the half log proves that none follows."""
-    monkeypatch.setattr(intake, "ORPHANS_MAX", 5)
+    monkeypatch.setattr(log_reader, "ORPHANS_MAX", 5)
     world = Owners()
     for number in range(1, 100):
         world.op(OpKind.COMMIT, number)
@@ -176,7 +188,7 @@ def test_while_a_long_log_is_read_others_have_their_turn(running_clock, monkeypa
     backend = MemoryBackend(broker)
     producer = TransactionProducer(backend, "g", listener=Listener(), clock=running_clock, partition_count=1)
     producer.send_many([(Message("t", b"x"), STATE.COMMIT)] * 600)
-    turns, turn, read = [0], Loop.turn, intake.Intake.read
+    turns, turn, read = [0], Loop.turn, log_reader.LogReader.read
     reads = []
 
     def counted(self):
@@ -190,7 +202,7 @@ def test_while_a_long_log_is_read_others_have_their_turn(running_clock, monkeypa
         return count
 
     monkeypatch.setattr(Loop, "turn", counted)
-    monkeypatch.setattr(intake.Intake, "read", noted)
+    monkeypatch.setattr(log_reader.LogReader, "read", noted)
     limits = Limits(read_count_max=20, poll_s=0.0005)
     checker = Checker(backend, "g", listener=Listener(), clock=running_clock, limits=limits)
     checker.run_once()

@@ -8,16 +8,17 @@ import pytest
 from txcore_conformance.owners import Owners
 
 from txcore.audit.invariants import judge_checkpoint
-from txcore.checker.checkpoint_note import NoteEntry, decode_note
+from txcore.checker.checkpoint import NoteEntry, noted_in
 from txcore.checker.limits import Limits
-from txcore.checker.log_reader import Intake
+from txcore.checker.log_reader import LogReader
+from txcore.checker.lost_halves import LostHalves
 from txcore.errors import BackendTimeoutError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.memory import Fate, Faults
 from txcore.memory.reading import MemoryReader
 from txcore.message import LocalTransactionState
 from txcore.port import failed, resolved
-from txcore.records import LogKind, OpKind, ParkCode
+from txcore.records import Checkpoint, LogKind, OpKind, ParkCode
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -28,18 +29,18 @@ A, B = b"a" * 16, b"b" * 16
 )
 def test_what_was_not_read_is_lost(read, expected):
     """A half of the note is lost unless a copy of the same or a later generation was read."""
-    intake = object.__new__(Intake)
-    intake._missing = {A: NoteEntry(A, 0, 0, 0), B: NoteEntry(B, 2, 0, 0)}
+    lost = LostHalves(None, [NoteEntry(A, 0, 0, 0), NoteEntry(B, 2, 0, 0)])
+    lost.lose_beginning(5)
     for identity, generation in read:
-        intake._found(identity, generation)
-    assert expected == list(intake._missing)
-    assert bool(expected) == intake.has_missing
+        lost.found(identity, generation)
+    assert expected == list(lost.missing)
+    assert bool(expected) == lost.holds_checkpoint()
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\xc1garbage", b"\x91\x94\xc4\x01a\x00\x00\x00", b"\x91\x01"])
 def test_a_damaged_note_names_nothing(damaged):
     """A damaged note names no half, because a note is only a hint."""
-    assert [] == decode_note(damaged)
+    assert [] == noted_in(Checkpoint(None, None, b"", damaged))
 
 
 def gone_half(**options):
@@ -67,7 +68,7 @@ class Unanswered(Faults):
 
 def drained(world, faults):
     """Let an owner give up before it has judged a half."""
-    world.start().is_draining = True
+    world.start().tenure.is_draining = True
     world.run(5)
 
 
@@ -115,7 +116,7 @@ def test_the_end_of_a_half_that_is_gone_is_kept_until_the_half_log_was_read():
     """The end of a half that is gone is kept until the half log was read: it proves that the half is not lost."""
     world = gone_half(listener=lambda _: None)
     world.op(OpKind.ROLLBACK, 7)
-    with mock.patch.object(Intake, "read_to_end", side_effect=late):
+    with mock.patch.object(LogReader, "read_to_end", side_effect=late):
         world.start()
         world.run(3)
     world.run(10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from txcore.checker.checkpoint import checkpoint_of, noted_in
 from txcore.checker.decide import Extras, Pending, terms_of
 from txcore.checker.partition_state import PartitionState
 from txcore.records import COUNT_MAX, WALL_MS_MAX, Checkpoint, Op, OpKind, ParkCode, reply_count
@@ -13,9 +14,16 @@ OURS, THEIRS = b"ours" * 4, b"them" * 4
 
 
 def pending(identity, position, generation=0, **changes):
-    """Return a half as the intake makes it."""
+    """Return a half as the log reader makes it."""
     start_ms = changes.pop("start_ms", 0.0)
-    made = Pending(identity, position, generation, terms_of(100.0, 0.0, 3, fenced=False), start_ms + 100.0, 100.0)
+    made = Pending(
+        transaction_id=identity,
+        position=position,
+        generation=generation,
+        terms=terms_of(100.0, 0.0, 3, fenced=False),
+        immune_until_ms=start_ms + 100.0,
+        due_ms=100.0,
+    )
     for name, value in changes.items():
         setattr(made, name, value)
     return made
@@ -39,7 +47,7 @@ class Partition:
         return self.op(position, OpKind.CLAIM, token, token=token)
 
     def bounds(self, size=3_000):
-        made = self.state.checkpoint(0.0, size)
+        made = checkpoint_of(self.state, (), 0.0, size)
         return made.half, made.op
 
 
@@ -101,7 +109,7 @@ class TestCheckpoint:
         partition.op(2, OpKind.CHECKED, A, token=THEIRS, count=1)
         partition.claim(3, OURS)
         partition.op(4, OpKind.TICK, C)
-        made = partition.state.checkpoint(0.0, 3_000)
+        made = checkpoint_of(partition.state, (), 0.0, 3_000)
         assert (2, THEIRS) == (made.op, made.token)
 
     def test_a_restart_from_it_comes_to_the_same_state(self, partition):
@@ -116,7 +124,7 @@ class TestCheckpoint:
         partition.half(2, B)
         for position, kind, identity, fields in ops:
             partition.op(position, kind, identity, **fields)
-        made = partition.state.checkpoint(0.0, 3_000)
+        made = checkpoint_of(partition.state, (), 0.0, 3_000)
         again = Partition(made)
         for position, identity in ((1, A), (2, B)):
             if position >= made.half:
@@ -130,20 +138,20 @@ class TestCheckpoint:
     def test_its_note_remembers_ages(self, partition):
         """A checkpoint's note holds ages, from which a restart counts immunity on brokers without a clock."""
         partition.half(1, A, start_ms=0.0)
-        made = partition.state.checkpoint(5_000.0, 3_000)
-        assert {A: 5_000} == PartitionState(made).ages_ms
+        made = checkpoint_of(partition.state, (), 5_000.0, 3_000)
+        assert [(A, 5_000)] == [(entry.transaction_id, entry.age_ms) for entry in noted_in(made)]
 
     def test_its_note_is_bounded(self, partition):
         """A note is never larger than the backend stores, however large its numbers are."""
         for number in range(1, 200):
             partition.half(number, number.to_bytes(16, "big"), generation=COUNT_MAX, count=COUNT_MAX)
         for now_ms in (0.0, float(WALL_MS_MAX)):
-            assert 0 < len(partition.state.checkpoint(now_ms, 400).note) <= 400
-        assert b"" == partition.state.checkpoint(0.0, 0).note
+            assert 0 < len(checkpoint_of(partition.state, (), now_ms, 400).note) <= 400
+        assert b"" == checkpoint_of(partition.state, (), 0.0, 0).note
 
     def test_a_damaged_note_is_no_note(self):
         """A damaged note is ignored, because a note holds only hints."""
-        assert {} == PartitionState(Checkpoint(None, None, b"", b"\xc1garbage")).ages_ms
+        assert [] == noted_in(Checkpoint(None, None, b"", b"\xc1garbage"))
 
 
 class TestOrphans:
@@ -206,8 +214,8 @@ class TestFinals:
         partition.op(10, OpKind.COMMIT, A)
         partition.op(11, OpKind.ROLLBACK, A, by="late")
         assert {A: OpKind.COMMIT, B: 0} == dict(partition.state.closings())
-        conflict = partition.state.conflicts.pop()
-        assert (A, OpKind.COMMIT, "late") == (conflict.transaction_id, conflict.first, conflict.second.by)
+        first, second = partition.state.conflicts.pop()
+        assert (A, OpKind.COMMIT, "late") == (second.transaction_id, first, second.by)
 
     def test_it_is_reported_after_the_checkpoint_too(self, partition):
         """A contrary final op is reported after a checkpoint, too, because ends are remembered for a while."""
@@ -216,7 +224,7 @@ class TestFinals:
         partition.op(10, OpKind.COMMIT, A)
         partition.bounds()
         partition.op(11, OpKind.ROLLBACK, A)
-        assert [A] == [each.transaction_id for each in partition.state.conflicts]
+        assert [A] == [op.transaction_id for _, op in partition.state.conflicts]
 
     def test_an_equal_one_is_no_conflict(self, partition):
         """A second, equal final op is no conflict, because producer and checker may both write it."""
@@ -390,9 +398,9 @@ class TestEnded:
         """A half that is read after its end is closed at once, with the bounds of the other reading order."""
         partition.op(7, OpKind.COMMIT, A)
         partition.op(8, OpKind.TICK, C)
-        assert 1 == partition.state.orphan_count
+        assert 1 == len(partition.state.early_ops)
         assert partition.state.read_ended(1, A, 0)
-        assert 0 == partition.state.orphan_count
+        assert 0 == len(partition.state.early_ops)
         partition.half(2, B)
         assert (2, 8) == partition.bounds()
         assert {B} == set(partition.state.pending)
@@ -412,7 +420,7 @@ class TestEnded:
         partition.op(7, OpKind.COMMIT, A)
         partition.state.read_ended(1, A, 0)
         partition.op(8, OpKind.ROLLBACK, A)
-        assert [A] == [each.transaction_id for each in partition.state.conflicts]
+        assert [A] == [op.transaction_id for _, op in partition.state.conflicts]
 
     @pytest.mark.parametrize("kind", [OpKind.NUDGE, OpKind.CHECKED, OpKind.DISCARD])
     def test_every_other_one_is_left_alone(self, partition, kind):

@@ -293,7 +293,7 @@ def test_no_checkpoint_passes_an_end_before_its_entry_is_closed():
     world.half(8)
     world.commit(8)
     world.run(6)
-    owner.is_draining = True
+    owner.tenure.is_draining = True
     world.run(3)
     assert owner.has_ended
     faults.is_lost = False

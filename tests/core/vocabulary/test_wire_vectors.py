@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from txcore import wire
-from txcore.checker.checkpoint_note import NoteEntry
+from txcore.checker.checkpoint import NoteEntry
 from txcore.errors import WireFormatError
 from txcore.ids import id_text, partition_of
 from txcore.records import Half, Op, OpKind, Parked, TargetMessage

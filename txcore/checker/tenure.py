@@ -1,29 +1,33 @@
-"""One checker's hold on one partition: its token, its clock, whether it still holds it, and the ops that it writes."""
+"""One checker's hold on one partition: its token, its clock, and whether it still holds it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from txcore.checker.context import CheckContext
-from txcore.checker.decide import Pending
 from txcore.checker.partition_state import PartitionState
+from txcore.errors import DataLossError
 from txcore.port import Reader
-from txcore.records import REASON_SIZE_MAX, Forced, Half, HalfRecord, LogKind, Op, OpKind, Position, Resolution
+from txcore.records import LogKind, Position
 from txcore.runtime import instrumentation as names
+
+if TYPE_CHECKING:
+    from txcore.checker.log_reader import LogReader
 
 TOKEN_BYTES: Final = 16
 
 
 class Tenure:
-    """The state of one partition that intake, judging and owner share. Everything runs on the checker's loop.
+    """The state of one partition that its owner, reader and steps share. Everything runs on the checker's loop.
 
     Attributes:
         is_active: False: the owner stops at once and writes nothing more.
-        is_blocked: True: a record of a newer txcore was read; the partition is kept, and nothing of it is judged.
-        in_hand: How many halves have a flow of their own now.
+        is_draining: True: start nothing new, finish the halves in hand, checkpoint, give up.
+        is_claimed: The owner's claim is back; records that are stored from then on are new.
+        is_replaying: Halves may come that were stored before that.
+        blocked: Why the reading stopped for good, at a record of a newer txcore; nothing of the partition is judged.
+        in_hand: How many halves have a flow of their own now; see `in_hand.take`.
+        state, logs: What was read, and the reader of both logs; the owner sets them when it has its checkpoint.
         offset_ms: From the process's clock to the broker's, where the broker has one; it may fall, but never rises.
     """
 
@@ -32,11 +36,15 @@ class Tenure:
         self.partition = partition
         self.token = b""
         self.is_active = True
-        self.is_blocked = False
+        self.is_draining = False
+        self.is_claimed = False
+        self.is_replaying = True
+        self.blocked = ""
         self.in_hand = 0
         self.offset_ms = 0.0
         self._offset_max_ms: float | None = None  #: the broker's clock was never farther ahead
         self.state = PartitionState()
+        self.logs: LogReader
 
     def now_ms(self) -> float:
         """Return the time on the timeline of this partition: the broker's where it has one, else the process's."""
@@ -61,7 +69,7 @@ class Tenure:
     @property
     def may_write(self) -> bool:
         """Whether the ops of halves in hand may still be written."""
-        return self.is_active and not self.is_blocked
+        return self.is_active and not self.blocked
 
     @property
     def has_server_time(self) -> bool:
@@ -76,64 +84,15 @@ class Tenure:
         """Open a reader of one of the partition's logs."""
         return self.context.backend.read(self.context.group, kind, self.partition, start)
 
+    def reopened(self, kind: LogKind, loss: DataLossError) -> Reader:
+        """Report that a log lost its beginning, and open a reader where it begins now."""
+        event, first = self.context.report.event, loss.first
+        event(names.LOG_TRUNCATED, partition=self.partition, log=kind.value, asked=loss.asked, first=first)
+        return self.reader(kind, None if first is None else Position(first))
+
     def stand_down(self, reason: str) -> None:
         """Write nothing more under this token; the claim is made again only after a new assignment (R13)."""
         if self.is_active:
             self.is_active = False
             self.context.report.event(names.CHECKER_STOOD_DOWN, partition=self.partition, reason=reason)
-            self.context.count("stood_down")
-
-    def resolution(
-        self,
-        pending: Pending,
-        kind: OpKind,
-        *,
-        half: Half | None = None,
-        targets: Sequence[int] = (),
-        parked: bytes = b"",
-        count: int = 0,
-        decision: int = 0,
-        forced: int = Forced.NO,
-        reason: str = "",
-    ) -> Resolution:
-        """Return an op about *pending* under this token, with the targets released before it."""
-        context = self.context
-        op = Op(
-            kind,
-            pending.transaction_id,
-            pending.generation,
-            context.by,
-            context.clock.wall_ms(),
-            self.token,
-            count,
-            decision,
-            forced,
-            reason[:REASON_SIZE_MAX],
-        )
-        messages = half.messages if half is not None else ()
-        record = HalfRecord(context.group, self.partition, pending.transaction_id, pending.generation, b"", messages)
-        return Resolution(record, op, targets, parked, context.by, flush=True)
-
-    def carried(self, half: Half, pending: Pending) -> Half:
-        """Return a copy of *half* with its journal folded in as far as this owner knows it (R8).
-
-        A copy holds no request of an operator, so its journal begins at an open one. Nor does it hold ops that wait for
-        a generation which was not read yet: it begins before them.
-        """
-        state, extras = self.state, pending.extras
-        folded_to, token = -1 if state.op_read is None else state.op_read, state.token
-        for place in (extras.force_at, state.waiting_from(pending.transaction_id)):
-            if place is not None and place[0] <= folded_to:
-                folded_to, token = place
-        started_ms = self.broker_ms(pending.start_ms)
-        return msgspec.structs.replace(
-            half,
-            generation=pending.generation + extras.is_outdone,
-            first_appended_ms=max(round(started_ms), 0) if self.has_server_time else half.first_appended_ms,
-            age_ms=max(round(self.now_ms() - pending.start_ms), 0),
-            count=pending.count,
-            folded_to=folded_to,
-            decided=pending.decision if pending.is_journaled else 0,
-            token=token,
-            missing=list(extras.missing or ()),
-        )
+            self.context.counts["stood_down"] += 1

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from txcore_conformance.owners import Owners, name_of
 
-from txcore.checker.checkpoint_note import NoteEntry, copy_age_of, decode_note, note_of, spread_of
+from txcore.checker.checkpoint import NoteEntry, copy_age_of, note_of, noted_in, spread_of
 from txcore.checker.decide import Pending, terms_of
 from txcore.memory import RABBITMQ_LIKE
 from txcore.message import LocalTransactionState
-from txcore.records import LogKind
+from txcore.records import Checkpoint, LogKind
 
 TERMS = terms_of(1000.0, 1000.0, 3, fenced=False)
 
@@ -21,7 +21,13 @@ TERMS = terms_of(1000.0, 1000.0, 3, fenced=False)
 def halves(*stored_ms):
     """Return undecided halves that were stored at these times, in log order."""
     return [
-        Pending(name_of(position), position, 0, TERMS, stored + 1000.0, 0.0)
+        Pending(
+            transaction_id=name_of(position),
+            position=position,
+            generation=0,
+            terms=TERMS,
+            immune_until_ms=stored + 1000.0,
+        )
         for position, stored in enumerate(stored_ms)
     ]
 
@@ -70,7 +76,7 @@ def test_ages_do_not_fade_from_restart_to_restart():
 def test_a_note_holds_the_oldest_halves_and_ages_from_all_over_the_log():
     """Half of a note's room is for the oldest halves, and half for ages from all over the log."""
     note = note_of(halves(*map(float, range(0, 1_000_000, 1_000))), (), 1_000_000.0, 3_000, tells_ages=True)
-    entries = decode_note(note)
+    entries = noted_in(Checkpoint(None, None, b"", note))
     assert len(note) <= 3_000
     assert list(range(20)) == [entry.position for entry in entries[:20]]
     assert 999 == entries[-1].position
@@ -81,8 +87,9 @@ def test_a_note_holds_the_oldest_halves_and_ages_from_all_over_the_log():
 def test_a_note_without_places_is_read():
     """A note of an older version, which has no places, is read."""
     note = msgspec.msgpack.encode([(name_of(7), 0, 1, 5_000)])
-    assert [NoteEntry(name_of(7), 0, 1, 5_000)] == decode_note(note)
-    assert copy_age_of(decode_note(note), 3) is None
+    entries = noted_in(Checkpoint(None, None, b"", note))
+    assert [NoteEntry(name_of(7), 0, 1, 5_000)] == entries
+    assert copy_age_of(entries, 3) is None
 
 
 def no_answer(_):
@@ -126,7 +133,7 @@ def test_a_note_keeps_what_was_not_read_again():
     world.run(50)
     with mock.patch.object(world.faults, "readable", side_effect=lambda kind, _, count: count * (kind is LogKind.OP)):
         owner = world.restart(owner, 10)
-    (entry,) = decode_note(world.checkpoint().note)
+    (entry,) = noted_in(world.checkpoint())
     assert name_of(7) == entry.transaction_id
     world.half(8)
     world.trim(LogKind.HALF, 2)

@@ -1,21 +1,24 @@
-"""A checkpoint's note: the halves that were undecided, and their ages where the broker's clock does not give them.
+"""A checkpoint: two lower bounds (R12), and a note on the halves that were undecided.
 
-Where a log's records carry no time, an owner must know how long the log has kept each half that it finds: else
-retention takes the half before it is carried forward. A note has room for some halves only. But each record in the log
-at or before a half that the note names is at least as old as that half.
+The note has the ages of halves where the broker's clock does not give them. Where a log's records carry no time, an
+owner must know how long the log has kept each half that it finds: else retention takes the half before it is carried
+forward. A note has room for some halves only. But each record in the log at or before a half that the note names is at
+least as old as that half.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain
 from typing import Final, TypeVar
 
 import msgspec
 
 from txcore.checker.decide import Pending
-from txcore.records import Count, FoldedTo, Time, TransactionId
+from txcore.checker.partition_state import PartitionState
+from txcore.checker.read_halves import first_of
+from txcore.records import Checkpoint, Count, FoldedTo, Time, TransactionId
 
 ENTRY_BYTES: Final = 56
 """Most bytes in an entry."""
@@ -42,6 +45,25 @@ class NoteEntry(msgspec.Struct, array_like=True):
     copy_age_ms: Time = 0
 
 
+def checkpoint_of(
+    state: PartitionState, noted: Sequence[NoteEntry], now_ms: float, note_size_max: int, *, tells_ages: bool = False
+) -> Checkpoint:
+    """Return the two lower bounds: before them is no undecided half, and no op of a half at or after them.
+
+    Args:
+        noted: The entries of the note from which the state was begun.
+        tells_ages: See `note_of`.
+    """
+    state.pass_closed()
+    half = state.line[0].position if state.line else state.half_read
+    firsts = chain.from_iterable((seen.first_op, seen.first_op_left_out) for seen in state.line)
+    op = first_of(chain(firsts, (ops[0][0] for ops in state.early_ops.values()), (state.op_read,)))
+    undecided = [seen.pending for seen in state.line if seen.pending is not None]
+    unread = [entry for entry in noted if entry.position > state.reread]
+    note = note_of(undecided, unread, now_ms, note_size_max, tells_ages=tells_ages)
+    return Checkpoint(half, op, state.pass_ops(op), note)
+
+
 def note_of(
     undecided: Sequence[Pending], unread: Sequence[NoteEntry], now_ms: float, size_max: int, *, tells_ages: bool
 ) -> bytes:
@@ -54,16 +76,13 @@ def note_of(
     """
     room = max(size_max - 16, 0)
     count_max = room // (ENTRY_BYTES if tells_ages else ENTRY_BYTES_MIN)
-    if tells_ages:
-        oldest = undecided[: count_max // 2]
-        aged = [each for each in undecided[len(oldest) :] if each.extras.poison is None]
-        spread = spread_of(aged, count_max - len(oldest), lambda each: each.copied_ms)
-        entries = [_entry_of(each, now_ms) for each in [*oldest, *spread]] + list(unread)
-        if len(entries) > count_max:
-            first = count_max // 2
-            entries = entries[:first] + spread_of(entries[first:], count_max - first, lambda each: -each.copy_age_ms)
-    else:
-        entries = [_entry_of(each, now_ms) for each in islice(undecided, count_max)] + list(unread)
+    oldest = undecided[: count_max // 2 if tells_ages else count_max]
+    aged = [each for each in undecided[len(oldest) :] if tells_ages and each.extras.poison is None]
+    spread = spread_of(aged, count_max - len(oldest), lambda each: each.copied_ms)
+    entries = [_entry_of(each, now_ms) for each in [*oldest, *spread]] + list(unread)
+    if tells_ages and len(entries) > count_max:
+        first = count_max // 2
+        entries = entries[:first] + spread_of(entries[first:], count_max - first, lambda each: -each.copy_age_ms)
     return _encoded(entries, room)
 
 
@@ -117,14 +136,13 @@ def _chosen(items: Sequence[T], count_max: int, stored_ms: Callable[[T], float],
     return chosen
 
 
-def decode_note(note: bytes) -> list[NoteEntry]:
-    """Return the entries of a note, oldest first; none where it is damaged, as it is only a hint."""
-    if not note:
-        return []
+def noted_in(checkpoint: Checkpoint | None) -> list[NoteEntry]:
+    """Return the entries of a checkpoint's note in log order; none where it is damaged, as it is only a hint."""
     try:
-        return msgspec.msgpack.decode(note, type=list[NoteEntry])
+        entries = msgspec.msgpack.decode(checkpoint.note, type=list[NoteEntry]) if checkpoint else []
     except msgspec.DecodeError:
         return []
+    return sorted(entries, key=lambda entry: entry.position)
 
 
 def copy_age_of(entries: Sequence[NoteEntry], position: int) -> int | None:

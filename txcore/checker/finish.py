@@ -1,0 +1,60 @@
+"""The end of a decided half: its targets are published, then its final op is written (R3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txcore.checker import op_writing, retry_backoff
+from txcore.checker.decide import AT_ONCE_MS, Pending
+from txcore.checker.tenure import Tenure
+from txcore.history.parked_entries import closed_record
+from txcore.records import OpKind, Outcome, ParkCode, Status
+from txcore.runtime import instrumentation as names
+from txcore.runtime.commands import Flow
+from txcore.runtime.instrumentation import trace_of
+
+
+def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
+    """Publish a committed half's targets, or none, and write its final op."""
+    context = tenure.context
+    half = yield from tenure.logs.half_of(pending)
+    if not tenure.may_write or pending.is_closed:
+        return
+    kind, began_s = OpKind(pending.decision), context.clock.elapsed_s()
+    targets: Sequence[int] = ()
+    if kind is OpKind.COMMIT:
+        missing = pending.extras.missing
+        targets = range(len(half.messages)) if missing is None else missing
+    closed = b""
+    if pending.generation:  # it was parked before: its entry must not come back once retention has eaten the ops
+        # Not up to its own generation: should this release fail, the half may be parked under that one.
+        before = pending.generation - 1
+        closed = closed_record(pending.transaction_id, before, context.by, context.clock.wall_ms(), tenure.token)
+    outcome = yield op_writing.resolution(
+        tenure, pending, kind, half=half, targets=targets, parked=closed, forced=pending.extras.forced
+    )
+    status = outcome.status
+    if status is Status.DURABLE:
+        pending.note(missing=())
+        pending.due_ms = tenure.now_ms() + context.limits.read_back_s * 1000
+        identity, took_s, trace = half.transaction_id, context.clock.elapsed_s() - began_s, trace_of(half)
+        context.report.event(names.HALF_FINISHED, transaction_id=identity, end=kind.name, took_s=took_s, trace=trace)
+        context.counts[kind.name.lower()] += 1
+    elif status is Status.REFUSED and kind is OpKind.COMMIT and outcome.missing:
+        _refused(tenure, pending, outcome)
+    else:
+        op_writing.went_well(tenure, pending, outcome)
+        if status is Status.UNKNOWN and kind is OpKind.COMMIT:
+            pending.note(missing=outcome.missing)
+
+
+def _refused(tenure: Tenure, pending: Pending, outcome: Outcome) -> None:
+    """Retry a release that a target itself refused; after `refusals_max`, park the half as undeliverable (R9)."""
+    context = tenure.context
+    pending.note(missing=outcome.missing, refusals=pending.extras.refusals + 1)
+    context.report.event(names.RELEASE_REFUSED, transaction_id=pending.transaction_id, error=repr(outcome.error))
+    if pending.extras.refusals < context.limits.refusals_max:
+        retry_backoff.put_off(tenure, pending)
+        return
+    pending.note(park=(ParkCode.UNDELIVERABLE, f"targets {list(outcome.missing)} refuse: {outcome.error}"))
+    pending.due_ms = AT_ONCE_MS

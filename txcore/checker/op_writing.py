@@ -1,0 +1,76 @@
+"""The ops that an owner writes about its halves, under its claim, and the consequence of the broker's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from txcore.checker import retry_backoff
+from txcore.checker.decide import AT_ONCE_MS, Pending
+from txcore.checker.tenure import Tenure
+from txcore.records import FINAL_KINDS, REASON_SIZE_MAX, Half, HalfRecord, Op, OpKind, Outcome, Resolution, Status
+from txcore.runtime import instrumentation as names
+from txcore.runtime.commands import Flow
+
+
+def resolution(
+    tenure: Tenure,
+    pending: Pending,
+    kind: OpKind,
+    *,
+    half: Half | None = None,
+    targets: Sequence[int] = (),
+    parked: bytes = b"",
+    reason: str = "",
+    **fields: Any,
+) -> Resolution:
+    """Return an op about *pending* under the owner's claim, with the targets released before it.
+
+    Args:
+        fields: Further fields of the op.
+    """
+    context, identity, generation = tenure.context, pending.transaction_id, pending.generation
+    op = Op(
+        kind,
+        identity,
+        generation,
+        by=context.by,
+        at_ms=context.clock.wall_ms(),
+        token=tenure.token,
+        reason=reason[:REASON_SIZE_MAX],
+        **fields,
+    )
+    messages = half.messages if half is not None else ()
+    record = HalfRecord(context.group, tenure.partition, identity, generation, b"", messages)
+    return Resolution(record, op, targets, parked, context.by, flush=True)
+
+
+def write(tenure: Tenure, pending: Pending, kind: OpKind, **fields: Any) -> Flow[bool]:
+    """Write an op; returns whether it is stored. See `resolution` and `went_well`."""
+    outcome = yield resolution(tenure, pending, kind, **fields)
+    return went_well(tenure, pending, outcome)
+
+
+def went_well(tenure: Tenure, pending: Pending, outcome: Outcome) -> bool:
+    """Return whether *outcome* is DURABLE; deal with every other one."""
+    status, decision = outcome.status, outcome.decision
+    if status is Status.SUPERSEDED:
+        if pending.decision and decision in FINAL_KINDS and decision != pending.decision:
+            tenure.context.report.event(names.OP_CONFLICT, transaction_id=pending.transaction_id, first=decision)
+        if decision == OpKind.DISCARD and not pending.lacks_ops:
+            # Only the log shows whether it is in force. If the half is still open after the next tick, it is not.
+            pending.note(is_outdone=True)
+            pending.due_ms = AT_ONCE_MS
+        else:  # a DISCARD of a half whose ops are gone: it is parked already
+            tenure.state.close(pending, decision)
+    elif status is Status.FENCED:
+        tenure.stand_down("fenced")
+    elif status is not Status.DURABLE:
+        retry_backoff.put_off(tenure, pending, outcome.error)
+    return status is Status.DURABLE
+
+
+def journal_decision(tenure: Tenure, pending: Pending, decision: OpKind, **fields: Any) -> Flow[None]:
+    """Write DECIDED before anything is done with an answer that no fence holds (R4); acted upon once read back."""
+    if (yield from write(tenure, pending, OpKind.DECIDED, decision=decision, **fields)):
+        pending.due_ms = AT_ONCE_MS
