@@ -188,12 +188,11 @@ class LogReader:
         body, position, pending = record.body, record.position, None
         if isinstance(error, NewerRecordError):
             pending = newer_records.newer_half(self._tenure, record, error)
-        if pending is not None:
-            self.lost.found(pending.transaction_id, pending.generation)
-        else:
+        if pending is None:
             name = hashlib.blake2b(body, digest_size=16, salt=position.to_bytes(16, "big")[-16:]).digest()
             self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=position)
             pending = unreadable(name, position, 0, ParkCode.POISON, f"position {position}: {error}", body)
+        self.lost.found(pending.transaction_id, pending.generation)
         self._tenure.state.read_half(position, pending)
 
     def _pending(self, record: LogRecord, half: Half) -> Pending:

@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 from txcore_conformance.owners import Owners
 
+from txcore import wire
 from txcore.audit.invariants import judge_checkpoint
 from txcore.checker.checkpoint import NoteEntry, noted_in
 from txcore.checker.limits import Limits
@@ -158,6 +159,20 @@ def test_a_record_that_cannot_be_read_for_a_while_is_not_lost():
     assert [] == world.parked()
     world.run(60)
     assert {b"b7", b"b8"} == set(world.delivered())
+
+
+def test_poison_that_is_still_in_the_log_is_not_lost():
+    """The checkpoint names it as undecided; once it was read again, it is parked with its bytes."""
+    faults = Unanswered()
+    world = Owners(faults=faults, listener=lambda _: None)
+    world.half(7)
+    world.broker.append("g", LogKind.HALF, 0, b"\xc1 no half")
+    killed(world, faults)
+    world.trim(LogKind.HALF, 2)
+    world.start()
+    world.run(60)
+    entries = [wire.decode_parked(record.body) for record in world.log(LogKind.PARKED)]
+    assert {("LOST", b""), ("POISON", b"\xc1 no half")} == {(entry.code, entry.half) for entry in entries}
 
 
 class Committed:
