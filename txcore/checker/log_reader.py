@@ -104,7 +104,7 @@ class LogReader:
             self.lost.lose_beginning(loss.first)
             self._asked_end = None
             if tenure.is_claimed:
-                self.claimed()
+                self._claimed_end = self._ask_end()
         except BackendUnavailableError as error:
             self._context.report.event(names.CHECKER_ERROR, partition=tenure.partition, error=repr(error))
         return ()

@@ -13,13 +13,13 @@ from txcore.checker.checkpoint import NoteEntry, noted_in
 from txcore.checker.limits import Limits
 from txcore.checker.log_reader import LogReader
 from txcore.checker.lost_halves import LostHalves
-from txcore.errors import BackendTimeoutError
+from txcore.errors import BackendTimeoutError, DataLossError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.memory import Fate, Faults
 from txcore.memory.reading import MemoryReader
 from txcore.message import LocalTransactionState
 from txcore.port import failed, resolved
-from txcore.records import Checkpoint, LogKind, OpKind, ParkCode
+from txcore.records import Checkpoint, LogKind, OpKind, ParkCode, Position
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -173,6 +173,34 @@ def test_poison_that_is_still_in_the_log_is_not_lost():
     world.run(60)
     entries = [wire.decode_parked(record.body) for record in world.log(LogKind.PARKED)]
     assert {("LOST", b""), ("POISON", b"\xc1 no half")} == {(entry.code, entry.half) for entry in entries}
+
+
+def test_an_end_before_the_half_log_lost_its_beginning_closes_its_entry(monkeypatch):
+    """It was written under the owner's claim, so no owner before it has closed the entry of the parked half."""
+    faults = Faults()
+    world = Owners(faults=faults, check_max=1)
+    world.half(7, check_max=1)
+    owner = world.start()
+    world.run(30)
+    world.half(8)
+    world.op(OpKind.ROLLBACK, 8)
+    world.run(10)
+    world.restart(owner, 10)
+    faults.readable = lambda kind, _, count: count * (kind is LogKind.OP)
+    world.half(9)
+    world.op(OpKind.COMMIT, 7)
+    world.run(5)
+    faults.readable = lambda kind, _, count: count
+    read, losses = MemoryReader.read, [DataLossError(Position(3), Position(3))]
+
+    def lossy(self, count_max):
+        if self._key[1] is LogKind.HALF and losses:
+            raise losses.pop()
+        return read(self, count_max)
+
+    monkeypatch.setattr(MemoryReader, "read", lossy)
+    world.run(10)
+    assert (7, ParkCode.CLOSED) in world.parked()
 
 
 class Committed:
