@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from txcore_conformance import model_mutants
+from txcore_conformance.invariants import Invariant
 from txcore_conformance.refine import mutants as refined
 from txcore_conformance.sim import mutants as simulated
-
-from txcore.audit.invariants import Invariant
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "mutants"))

@@ -1,8 +1,8 @@
 """The oracle: reads a whole group back and names every invariant that does not hold.
 
 The oracle uses only the port and the harness's view of the target topics, and contains no protocol:
-`txcore.history.journey` makes the facts, and `txcore.audit.invariants` judges them. A `History` brings the facts that
-only the test has: local outcomes, acknowledged sends, and the number of faults that the test caused.
+`txcore.history.journey` makes the facts, and `txcore_conformance.invariants` judges them. A `History` brings the facts
+that only the test has: local outcomes, acknowledged sends, and the number of faults that the test caused.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from txcore import wire
-from txcore.audit.invariants import Facts, Invariant, Local, Promises, TargetFact, Violation, judge, judge_checkpoint
 from txcore.errors import DataLossError, UsageError, WireFormatError
 from txcore.history.folding import journeys_of
 from txcore.history.journey import Journey
 from txcore.ids import parse_id, partition_of
 from txcore.port import Backend
 from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, OpKind, Position
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.harness import Delivered, Harness
+from txcore_conformance.invariants import (
+    Facts,
+    Invariant,
+    Local,
+    Promises,
+    TargetFact,
+    Violation,
+    judge,
+)
 from txcore_conformance.refine.replay import judge_logs
 
 CALL_TIMEOUT_S: Final = 30.0

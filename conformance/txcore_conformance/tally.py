@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from txcore.audit.invariants import Facts, Local, judge_payload
 from txcore.audit.verdicts import DROPPED, FAR, SENT, Tally
 from txcore.history.journey import Journey
 from txcore.records import FINAL_KINDS, OpKind, ParkCode
+from txcore_conformance.invariants import Facts, Local, judge_payload
 
 
 def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:

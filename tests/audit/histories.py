@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from unittest import mock
 
+from txcore_conformance import invariants
+from txcore_conformance.invariants import Facts, Local
 from txcore_conformance.sim import cast as casting
 from txcore_conformance.sim import judgement, play
 from txcore_conformance.tally import tally_of
 from txcore_spark.rows import Place, Rows
 
 from txcore import wire
-from txcore.audit import invariants
-from txcore.audit.invariants import Facts, Local
 from txcore.audit.verdicts import SENT
 from txcore.records import LogKind
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import histories
 import pytest
+from txcore_conformance.invariants import INVARIANTS_OF, Local, Promises, judge
 from txcore_conformance.sim.mutants import MUTANTS
 from txcore_conformance.tally import tally_of
 
-from txcore.audit.invariants import INVARIANTS_OF, Local, Promises, Verdict, judge
-from txcore.audit.verdicts import Thresholds, verdicts_of
+from txcore.audit.verdicts import Thresholds, Verdict, verdicts_of
 from txcore.records import OpKind
 
 SEEDS = 60

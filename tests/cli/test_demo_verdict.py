@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from txcore_conformance.demo.supervisor import Progress
 from txcore_conformance.demo.verdict import causes_of
+from txcore_conformance.invariants import Facts, Invariant, Local, Promises, TargetFact, judge
 
-from txcore.audit.invariants import Facts, Invariant, Local, Promises, TargetFact, judge
 from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.records import Half, Op, OpKind, Position, TargetMessage

@@ -6,11 +6,11 @@ from collections import Counter
 from unittest import mock
 
 import pytest
+from txcore_conformance import invariants
 from txcore_conformance.sim import archive, judgement, play, surprises
 from txcore_conformance.sim.mutants import MUTANTS
 from txcore_conformance.sim.real import RealDatabase
 
-from txcore.audit import invariants
 from txcore.records import LogKind
 
 

@@ -1,1 +1,1 @@
-"""The arithmetic of proof: invariants of single transactions, bounds of checkpoints, verdicts over tallies."""
+"""The verdicts of the audit, as predicates over tallies of plain numbers."""

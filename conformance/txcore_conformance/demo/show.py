@@ -16,13 +16,13 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from sqlalchemy import make_url
 
-from txcore.audit.invariants import Invariant, Violation
 from txcore.clock import SystemClock
 from txcore.ids import id_text
 from txcore_conformance.demo.plan import STEPS
 from txcore_conformance.demo.run import Report
 from txcore_conformance.demo.settings import Settings, is_declined
 from txcore_conformance.demo.supervisor import Progress
+from txcore_conformance.invariants import Invariant, Violation
 
 LINE_EVERY_S: Final = 2.0
 VIOLATIONS_SHOWN_MAX: Final = 5

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from txcore.audit.invariants import Invariant, Violation, judge_checkpoint
 from txcore.clock import SystemClock
 from txcore.errors import UsageError
 from txcore.history.folding import journeys_of
@@ -16,11 +15,13 @@ from txcore.port import Backend
 from txcore.records import OpKind
 from txcore.wire import HEADER_BY, HEADER_ID
 from txcore_conformance import oracle
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.demo.consuming import Consumer, Received
 from txcore_conformance.demo.settings import Settings
 from txcore_conformance.demo.shop import Order, Shop
 from txcore_conformance.demo.supervisor import Progress
 from txcore_conformance.harness import Delivered, Harness
+from txcore_conformance.invariants import Invariant, Violation
 from txcore_conformance.oracle import History
 
 QUIET_S: Final = 0.3

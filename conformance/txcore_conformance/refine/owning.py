@@ -12,7 +12,6 @@ from random import Random
 from typing import Final
 from unittest import mock
 
-from txcore.audit.invariants import judge_checkpoint
 from txcore.checker import carrying, log_reader
 from txcore.checker.limits import Limits
 from txcore.checker.log_reader import LogReader
@@ -26,6 +25,7 @@ from txcore.records import (
     Op,
     OpKind,
 )
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.refine import adapter
 from txcore_conformance.refine.history import GROUP
 from txcore_conformance.refine.whole import halves_in, journals_of, open_states, ops_in, truth_of, whole

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from txcore.audit.invariants import judge_checkpoint
 from txcore.records import Checkpoint, LogRecord
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.refine import folding
 from txcore_conformance.refine.whole import halves_in, ops_in, whole
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from txcore import wire
-from txcore.audit import invariants
 from txcore.errors import WireFormatError
 from txcore.history.folding import Journeys
 from txcore.history.journey import Journey
 from txcore.records import Checkpoint, Half, LogKind, LogRecord, Op, Position
+from txcore_conformance.checkpoint_bounds import judge_bounds
 
 
 def ops_in(record: LogRecord) -> list[Op]:
@@ -118,4 +118,4 @@ class Archive:
         """
         kept = self._partitions[partition]
         ops = kept.ops if op_read is None else [each for each in kept.ops if each[0] <= op_read]
-        return invariants.judge_bounds(checkpoint, kept.halves, ops)
+        return judge_bounds(checkpoint, kept.halves, ops)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txcore import wire
-from txcore.audit import invariants
-from txcore.audit.invariants import Facts, Local, Promises, TargetFact
 from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.records import FINAL_KINDS, Checkpoint, Forced, LogKind, LogRecord, Op, OpKind, Outcome
+from txcore_conformance import invariants
+from txcore_conformance.invariants import Facts, Local, Promises, TargetFact
 from txcore_conformance.sim.cast import Cast, Truth, journeys
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.owners import Owners
 
 from txcore import wire
-from txcore.audit.invariants import judge_checkpoint
 from txcore.checker.checkpoint import NoteEntry, noted_in
 from txcore.checker.limits import Limits
 from txcore.checker.log_reader import LogReader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.kit import Answers
 from txcore_conformance.owners import Owners
 
@@ -14,7 +15,6 @@ from txcore import (
     Message,
     TransactionProducer,
 )
-from txcore.audit.invariants import judge_checkpoint
 from txcore.history.folding import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.owners import Owners, name_of
 
-from txcore.audit.invariants import judge_checkpoint
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.memory import Fate, Faults
 from txcore.records import Forced, LogKind, OpKind, reply_count

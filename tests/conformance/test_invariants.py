@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from txcore_conformance import invariants
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
+from txcore_conformance.invariants import Facts, Invariant, Local, Promises, TargetFact, judge
 
 from txcore import wire
-from txcore.audit import invariants
-from txcore.audit.invariants import Facts, Invariant, Local, Promises, TargetFact, judge, judge_checkpoint
 from txcore.history.journey import Journey
 from txcore.records import (
     Checkpoint,

@@ -1,8 +1,8 @@
-"""The invariants, by id, with their predicates: one list for the simulator, the conformance oracle and the audit.
+"""The invariants, by id, with their predicates: one list for the simulator, the conformance oracle and the demo.
 
 A `Facts` holds what is known about one transaction: its journey through the logs, its targets, what the database
 says, and how many causes for a duplicate the history holds. `judge` returns every violation of S1 to S10 and S12
-and, at rest, L1. S11 concerns a checkpoint and the logs: `judge_checkpoint`. L2, L3 and L4 are properties of whole
+and, at rest, L1. S11 concerns a checkpoint and the logs: see `checkpoint_bounds`. L2, L3 and L4 are properties of whole
 runs; tests and the simulator check them where they arise and report them under these ids.
 """
 
@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from txcore import wire
-from txcore.audit.checkpoint_bounds import judge_bounds, judge_checkpoint, judge_copy
-from txcore.audit.verdicts import PREDICATES, SEVERITIES, Severity, Tally, Thresholds, Verdict, exit_code, verdicts_of
+from txcore.audit.verdicts import Verdict
 from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.records import (
@@ -25,30 +24,6 @@ from txcore.records import (
     ParkCode,
     TargetMessage,
 )
-
-__all__ = [
-    "INVARIANTS_OF",
-    "PREDICATES",
-    "SEVERITIES",
-    "Facts",
-    "Invariant",
-    "Local",
-    "Promises",
-    "Severity",
-    "Tally",
-    "TargetFact",
-    "Thresholds",
-    "Verdict",
-    "Violation",
-    "exit_code",
-    "judge",
-    "judge_bounds",
-    "judge_checkpoint",
-    "judge_copy",
-    "judge_payload",
-    "verdicts_of",
-]
-
 
 DECIDERS: Final = ("p:", "c:")
 """The prefixes of the attempt names of producers and checkers; a relay's begins with `r:`."""
