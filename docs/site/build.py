@@ -48,7 +48,7 @@ def listing(path: Path) -> str:
     """Return the page that shows a file as it is."""
     language = LANGUAGES.get(path.suffix, "docker" if path.name == "Dockerfile" else "text")
     text = path.read_text(encoding="utf-8")
-    fence = "`" * (max(map(len, re.findall("`+", text)), default=2) + 1)
+    fence = "`" * max([3, *(1 + len(run) for run in re.findall("`+", text))])
     return f"---\norphan: true\n---\n# `{path.relative_to(ROOT)}`\n\n{fence}{language}\n{text}\n{fence}\n"
 
 
