@@ -14,7 +14,7 @@ from txcore.checker.decide import Decision, Pending, decide
 from txcore.checker.immunity import kept_by_copy
 from txcore.checker.look_back import learn_journals
 from txcore.checker.tenure import Tenure
-from txcore.records import Half, HalfRecord, Status
+from txcore.records import Half, HalfRecord, OpKind, Status
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 
@@ -35,12 +35,12 @@ def carry_oldest(tenure: Tenure) -> Flow[None]:
     chosen: list[Pending] = []
     for after_count, pending in islice(state.oldest_open(), limits.batch_count_max):
         is_old = retention_s is not None and now_ms - pending.copied_ms > retention_s * 500
-        must_carry = (is_old or after_count > far) and pending.extras.poison is None
+        must_carry = (is_old or after_count > far) and not pending.is_unreadable
         if not must_carry and after_count <= far:
             break
         if tenure.in_hand + len(chosen) >= limits.batch_count_max:
             break
-        if pending.is_busy or pending.extras.is_outdone:
+        if pending.is_busy or pending.extras.outdone_count:
             continue
         if decide(pending, now_ms, must_carry=must_carry) is Decision.CARRY:
             chosen.append(pending)
@@ -56,12 +56,15 @@ def carry(tenure: Tenure, pending: Pending) -> Flow[None]:
     Not of a half that was closed meanwhile: the copy would say that its journal is folded to a place after its end.
     """
     context = tenure.context
+    if pending.lacks_ops and pending.extras.outdone_count and not tenure.state.has_void_discard(pending):
+        tenure.state.close(pending, OpKind.DISCARD)  # retention ate that DISCARD: the half is parked already
+        return
     half = yield from tenure.logs.half_of(pending)
     if not tenure.may_write or pending.is_closed:
         return
     again_ms = tenure.now_ms() + context.limits.read_back_s * 1000
     pending.note(carry_again_ms=again_ms)
-    if pending.extras.is_outdone:
+    if pending.extras.outdone_count:
         pending.due_ms = again_ms
     copy = copy_of(tenure, half, pending)
     body = wire.encode_half(copy)
@@ -84,7 +87,7 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
             folded_to, token = place
     return msgspec.structs.replace(
         half,
-        generation=pending.generation + extras.is_outdone,
+        generation=pending.next_generation,
         count=pending.count,
         folded_to=folded_to,
         decided=pending.decision if pending.is_journaled else 0,

@@ -38,8 +38,9 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         missing: Indices of targets still to publish, once a release was refused in part.
         refusals: Releases that a target refused.
         failures: Checks in a row without an answer, and failed writes.
-        is_outdone: A DISCARD holds this generation's place on a store that keeps resolutions unique. If it is not in
-            force (void, or under an outdated claim), the half continues under the next generation.
+        outdone_count: Number of generations, from its own on, whose place a DISCARD holds on a store that keeps
+            resolutions unique. If that is not in force (void, or under an outdated claim), the half continues under the
+            next generation.
         look_back: Of a carried or resumed copy, the op position to read from before it may be judged, and the claim
             in force there; None when its journal is known.
         carry_again_ms: Earliest time at which it is carried again.
@@ -54,7 +55,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     missing: tuple[int, ...] | None = None
     refusals: int = 0
     failures: int = 0
-    is_outdone: bool = False
+    outdone_count: int = 0
     look_back: tuple[int, bytes] | None = None
     carry_again_ms: float = 0.0
     copied_ms: float | None = None
@@ -126,9 +127,24 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
     half: Half | None = None
     extras: Extras = NO_EXTRAS
 
+    @property
+    def next_generation(self) -> int:
+        """The generation under which it continues: its own, unless a DISCARD holds that one's place."""
+        return self.generation + self.extras.outdone_count
+
     def is_closed_by(self, discard: Op) -> bool:
-        """Return whether a DISCARD under the claim in force is about this generation, and in force."""
-        return discard.generation == self.generation and is_discard_in_force(discard, is_decided=self.is_journaled)
+        """Return whether a DISCARD under the claim in force is about this generation, and in force.
+
+        No copy of an unreadable record is made, so a DISCARD of a later generation is about that record, too.
+        """
+        later = discard.generation - self.generation
+        is_meant = later == 0 or (later > 0 and self.is_unreadable)
+        return is_meant and is_discard_in_force(discard, is_decided=self.is_journaled)
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether its record cannot be decoded: it can only be parked."""
+        return self.extras.poison is not None
 
     @property
     def is_lost(self) -> bool:
@@ -182,9 +198,10 @@ def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
     """
     if pending.is_closed:
         return Decision.DONE
-    if (must_carry or pending.extras.is_outdone) and now_ms >= pending.extras.carry_again_ms:
+    is_outdone = pending.extras.outdone_count > 0 and not pending.is_unreadable
+    if (must_carry or is_outdone) and now_ms >= pending.extras.carry_again_ms:
         return Decision.CARRY
-    if pending.extras.is_outdone:
+    if is_outdone:
         return Decision.WAIT
     if now_ms < pending.due_ms:
         return Decision.WAIT

@@ -29,7 +29,7 @@ def resolution(
     Args:
         fields: Further fields of the op.
     """
-    context, identity, generation = tenure.context, pending.transaction_id, pending.generation
+    context, identity, generation = tenure.context, pending.transaction_id, pending.next_generation
     op = Op(
         kind,
         identity,
@@ -57,11 +57,11 @@ def went_well(tenure: Tenure, pending: Pending, outcome: Outcome) -> bool:
     if status is Status.SUPERSEDED:
         if pending.decision and decision in FINAL_KINDS and decision != pending.decision:
             tenure.context.report.event(names.OP_CONFLICT, transaction_id=pending.transaction_id, first=decision)
-        if decision == OpKind.DISCARD and not pending.lacks_ops:
+        if decision == OpKind.DISCARD:
             # Only the log shows whether it is in force. If the half is still open after the next tick, it is not.
-            pending.note(is_outdone=True)
+            pending.note(outdone_count=pending.extras.outdone_count + 1)
             pending.due_ms = AT_ONCE_MS
-        else:  # a DISCARD of a half whose ops are gone: it is parked already
+        else:
             tenure.state.close(pending, decision)
     elif status is Status.FENCED:
         tenure.stand_down("fenced")

@@ -17,11 +17,11 @@ def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[
     if code is ParkCode.UNDELIVERABLE and not pending.is_journaled:
         yield from op_writing.journal_decision(tenure, pending, OpKind.COMMIT, forced=pending.extras.forced)
         return
-    half = None if pending.extras.poison is not None else (yield from tenure.logs.half_of(pending))
+    half = None if pending.is_unreadable else (yield from tenure.logs.half_of(pending))
     parked = Parked(
         version=wire.VERSION,
         transaction_id=identity,
-        generation=pending.generation,
+        generation=pending.next_generation,
         code=code,
         reason=reason[:REASON_SIZE_MAX],
         count=pending.count,
@@ -34,7 +34,7 @@ def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[
     if not tenure.may_write or pending.is_closed:
         return
     if not context.backend.capabilities.atomic_release:
-        tenure.state.note_entry(identity, pending.generation)
+        tenure.state.note_entry(identity, pending.next_generation)
     record = wire.encode_parked(parked)
     if (yield from op_writing.write(tenure, pending, OpKind.DISCARD, half=half, parked=record, reason=code)):
         pending.due_ms = tenure.now_ms() + context.limits.read_back_s * 1000

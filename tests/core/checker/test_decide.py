@@ -39,8 +39,8 @@ TABLE = {
     "cannot be checked": (pending(park=GAP), 0, False, Decision.PARK),
     "to be carried before it is due": (pending(due_ms=9_000), 1_000, True, Decision.CARRY),
     "carried a moment ago": (pending(carry_again_ms=2_000), 1_000, True, Decision.WAIT),
-    "outdone by a void discard": (pending(is_outdone=True), 9_000, False, Decision.CARRY),
-    "outdone and already appended anew": (pending(is_outdone=True, carry_again_ms=9_999), 9_000, False, Decision.WAIT),
+    "outdone by a void discard": (pending(outdone_count=1), 9_000, False, Decision.CARRY),
+    "outdone and already appended anew": (pending(outdone_count=1, carry_again_ms=9_999), 9_000, False, Decision.WAIT),
 }
 
 

@@ -14,6 +14,7 @@ from txcore import (
     LocalTransactionState,
     Message,
     TransactionProducer,
+    wire,
 )
 from txcore.history.folding import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker
@@ -74,7 +75,7 @@ def test_a_second_copy_of_an_outdone_half_passes_no_request():
         world.claim(token)
     world.op(OpKind.DISCARD, 7, token=b"a" * 16, reason="CHECKS_EXHAUSTED", by="c:a")
     owner = world.start()
-    assert world.run(30, lambda: any(each.extras.is_outdone for each in owner.tenure.state.pending.values()))
+    assert world.run(30, lambda: any(each.extras.outdone_count for each in owner.tenure.state.pending.values()))
     faults.is_on = True
     world.run(3)
     place = world.op(OpKind.FORCE, 7, 1, by="bob", decision=OpKind.COMMIT, forced=1, reason="ticket 12")
@@ -87,3 +88,78 @@ def test_a_second_copy_of_an_outdone_half_passes_no_request():
     assert "" == judge_checkpoint(world.checkpoint(), world.log(LogKind.HALF), world.log(LogKind.OP))
     world.restart(owner)
     assert [b"b7"] == world.delivered()
+
+
+def behind_a_gap(*, is_eaten):
+    """Return a world with an undecided half that is older than its op log, and with a DISCARD of that half.
+
+    The DISCARD is under an outdated claim, or it was in force and retention has removed it.
+    """
+    world = Owners(NATS_LIKE, listener=lambda _: LocalTransactionState.COMMIT)
+    old, new = b"a" * 16, b"b" * 16
+    world.half(7)
+    world.claim(old)
+    if is_eaten:
+        world.op(OpKind.DISCARD, 7, token=old, reason="CHECKS_EXHAUSTED", by="c:a")
+    world.run(1)
+    world.trim(LogKind.OP, 1 << 40)
+    world.claim(new)
+    if not is_eaten:
+        world.op(OpKind.DISCARD, 7, token=old, reason="COVERAGE_GAP", by="c:a")
+    return world
+
+
+def test_a_stale_discard_closes_no_half_behind_a_gap():
+    """The void DISCARD is in the log, so the half is not parked: it is decided under the next generation."""
+    world = behind_a_gap(is_eaten=False)
+    world.restart(world.start())
+    assert ([b"b7"], "COMMIT") == (world.delivered(), world.kinds(7)[-1])
+    assert "" == judge_checkpoint(world.checkpoint(), world.log(LogKind.HALF), world.log(LogKind.OP))
+
+
+def test_no_checkpoint_passes_a_stale_discard_of_an_undecided_half():
+    """An owner that begins at the checkpoint must find the void DISCARD that holds the half's place."""
+    world = Owners(NATS_LIKE, check_max=100_000)
+    world.half(7, check_max=100_000)
+    for token in (b"a" * 16, b"b" * 16):
+        world.claim(token)
+    place = world.op(OpKind.DISCARD, 7, token=b"a" * 16, reason="COVERAGE_GAP", by="c:a")
+    world.start()
+    assert world.run(60, lambda: world.checkpoint() is not None and world.kinds(7).count("CHECKED") > 3)
+    assert world.checkpoint().op <= place
+
+
+def test_a_discard_that_retention_removed_ends_the_half():
+    """The store refuses another DISCARD and the log shows none, so the half is parked already."""
+    world = behind_a_gap(is_eaten=True)
+    world.restart(world.start())
+    assert ([], [0]) == (world.delivered(), [half.generation for half in world.copies(7)])
+
+
+def with_poison():
+    """Return a world with an unreadable half record, and the last of two claims in its op log."""
+    world = Owners(NATS_LIKE)
+    world.broker.append("g", LogKind.HALF, 0, b"\xc1 no half")
+    for token in (b"a" * 16, b"b" * 16):
+        world.claim(token)
+    return world
+
+
+def entries(world):
+    """Return the records of the parked log."""
+    return [wire.decode_parked(record.body) for record in world.log(LogKind.PARKED)]
+
+
+def test_an_unreadable_record_is_parked_under_the_next_generation():
+    """No copy of it can be made, so its DISCARD alone takes the next place, and each restart finds it closed."""
+    alike = with_poison()
+    alike.restart(alike.start(), 10)
+    identity = entries(alike)[0].transaction_id  # its name is made of its bytes and place
+    world = with_poison()
+    world.broker.append_ops("g", 0, [Op(OpKind.DISCARD, identity, 0, "c:a", token=b"a" * 16, reason="POISON")])
+    owner = world.start()
+    for _ in range(2):
+        owner = world.restart(owner)
+    assert [(identity, 1)] == [(each.transaction_id, each.generation) for each in entries(world)]
+    assert [identity] == [each.transaction_id for each in world.operator.parked()]
+    assert "" == judge_checkpoint(world.checkpoint(), world.log(LogKind.HALF), world.log(LogKind.OP))
