@@ -7,6 +7,7 @@ TxcoreError
 │   ├── TransactionStateError     a handle used in the wrong state
 │   ├── FenceMisuseError          autocommit, savepoint, foreign or ended transaction
 │   ├── WrongDatabaseError        the fence uses another database than the one that decides
+│   ├── InMessageTableError       the message table holds the messages; only its relay can hold them up
 │   ├── UnknownSchemeError        no backend answers to the URL's scheme
 │   ├── BackendNotInstalledError  the backend's driver is missing
 │   ├── BackendConflictError      two distributions offer one scheme
@@ -67,6 +68,10 @@ class FenceMisuseError(UsageError):
 
 class WrongDatabaseError(UsageError):
     """The fence uses another database than the one in which the transaction was fenced; nothing was written."""
+
+
+class InMessageTableError(UsageError):
+    """The transaction's messages are in the message table, whose relay delivers them; nothing was written."""
 
 
 class UnknownSchemeError(UsageError):

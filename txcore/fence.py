@@ -150,6 +150,7 @@ class Fence(Protocol):
 
         Raises:
             BackendUnavailableError: unreachable.
+            InMessageTableError: its messages are in the message table, so only their relay can hold them up.
             WrongDatabaseError: *database*, the identity in the half, is another one; nothing was written.
         """
 

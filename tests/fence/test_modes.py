@@ -23,6 +23,7 @@ from txcore import (
     Limits,
     Message,
     MessageRejectedError,
+    Operator,
     Relay,
     TransactionProducer,
     TransactionStateError,
@@ -221,6 +222,28 @@ def test_half_that_turns_up_after_a_fallback_is_closed_without_a_second_publish(
     shop.relay().run_once()
     clock.now_s += 60
     assert shop.check().pending == 0
+    assert shop.finals() == [OpKind.COMMIT]
+    assert [wire.target_id(tx.transaction_id, 0)] == [each.headers[wire.HEADER_ID] for each in shop.delivered()]
+
+
+@pytest.mark.parametrize("wanted", ["commit", "rollback"])
+def test_an_override_of_a_fallback_is_refused(shop, wanted):
+    """The relay delivers messages of the message table in any case, so an override would lie or deliver twice."""
+    clock = HandClock()
+    producer = shop.producer("auto", clock=clock)
+    shop.broker.faults, shop.broker.clock = AckIsLost(), clock
+    tx = shop.order(producer)
+    shop.broker.faults = Faults()
+    operator = Operator(MemoryBackend(shop.broker), GROUP, by="anna")
+    getattr(operator, wanted)(tx.transaction_id, "a mistake", override_fence=True)
+    for _ in range(3):
+        clock.now_s += 60
+        shop.check()
+    (reply,) = operator.show(tx.transaction_id).replies
+    assert "message table" in reply[1].reason
+    assert (shop.finals(), shop.relay().run_once().sent) == ([], 1)
+    clock.now_s += 60
+    shop.check()
     assert shop.finals() == [OpKind.COMMIT]
     assert [wire.target_id(tx.transaction_id, 0)] == [each.headers[wire.HEADER_ID] for each in shop.delivered()]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from txcore.checker import fence_check, finish, op_writing
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
-from txcore.errors import WrongDatabaseError
+from txcore.errors import InMessageTableError, WrongDatabaseError
 from txcore.fence import FenceAnswer
 from txcore.history.force_rules import Consent, consent_of
 from txcore.records import FINAL_KINDS, Forced, OpKind, reply_count
@@ -24,7 +24,7 @@ def force(tenure: Tenure, pending: Pending) -> Flow[None]:
         database = terms.database if terms.names_database else b""
         try:
             yield fence_check.call(tenure, context.fence.force, pending.transaction_id, database)
-        except WrongDatabaseError as error:  # state 4 says nothing in a database that decides nothing of it
+        except (WrongDatabaseError, InMessageTableError) as error:  # state 4 would hold nothing up there
             yield from _refuse(tenure, pending, at[0], wanted, f"refused: {error}")
             return
         except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded

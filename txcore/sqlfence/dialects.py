@@ -239,15 +239,10 @@ class Dialect(ABC):
         )
         return rows_of(border.rows(sql, values))
 
-    def force(self, border: Border, transaction_id: bytes, group: str) -> None:
-        """Set state 4 in place of any other state, inserting the row when there is none."""
+    def force(self, border: Border, transaction_id: bytes) -> None:
+        """Set state 4 in place of any other state of an existing row."""
         sql = f"UPDATE {self.tables.fence} SET state = {FORCED} WHERE transaction_id = {self.place('id')}"  # noqa: S608
-        if border.change(sql, {"id": self.encode(transaction_id)}) == 0:
-            insert = (
-                f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
-                f"VALUES ({self.place('id')}, {FORCED}, :producer_group)"
-            )
-            border.change(insert, {"id": self.encode(transaction_id), "producer_group": group})
+        border.change(sql, {"id": self.encode(transaction_id)})
 
     def raise_horizon(self, border: Border, below: bytes) -> None:
         """Raise `pruned_below` to *below*; it never goes down."""

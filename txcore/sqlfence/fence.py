@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from txcore.errors import UsageError, WrongDatabaseError
+from txcore.errors import InMessageTableError, UsageError, WrongDatabaseError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import id_text
 from txcore.sqlfence import identity, messages
@@ -19,6 +19,7 @@ from txcore.sqlfence.connections import border_of, inner_of, is_open, on_border,
 from txcore.sqlfence.dialects import ROWS_MAX
 from txcore.sqlfence.fence_table import FenceTable, check_arguments
 from txcore.sqlfence.runners import reason_of, runner_of
+from txcore.sqlfence.schema import VIA_TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -236,6 +237,7 @@ class SqlFence(FenceTable):
 
         Raises:
             WrongDatabaseError: *database* is another database; nothing was written.
+            InMessageTableError: its messages are in the message table; nothing was written.
             BackendUnavailableError: unreachable, or an open producer transaction holds the row.
             UsageError: the row belongs to another group.
         """
@@ -244,10 +246,13 @@ class SqlFence(FenceTable):
         def action(border: Border) -> None:
             if database:
                 identity.require(identity.look_anew(self._dialect, border), database)
-            row = self._dialect.read(border, [transaction_id]).get(transaction_id)
-            if row is not None and row.group != group:
+            row = self._dialect.leave_tombstones(border, [transaction_id], group)[transaction_id]
+            if row.group != group:
                 raise UsageError(f"{id_text(transaction_id)} belongs to group {row.group!r}, not {group!r}")
-            self._dialect.force(border, transaction_id, group)
+            if row.state == VIA_TABLE:
+                text = f"the messages of {id_text(transaction_id)} are in the message table, whose relay delivers them"
+                raise InMessageTableError(text)
+            self._dialect.force(border, transaction_id)
 
         return self._own.transact(action, self._lock_timeout_s)
 

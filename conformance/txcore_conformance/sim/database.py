@@ -11,9 +11,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from txcore.errors import FencedError, FenceMisuseError
+from txcore.errors import FencedError, FenceMisuseError, InMessageTableError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.message_table import TableRow
+from txcore.sqlfence.schema import VIA_TABLE
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.real import RealDatabase
 from txcore_conformance.sim.table import SimTable
@@ -326,6 +327,8 @@ class SimFence:
 
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:  # noqa: ARG002
         """See `Fence.force`."""
+        if self._database.rows.get(transaction_id) == VIA_TABLE:
+            raise InMessageTableError("the relay delivers its messages")
         self._database.rows[transaction_id] = 4
         if self._database.real is not None:
             self._database.real.fence.force(transaction_id, group)
