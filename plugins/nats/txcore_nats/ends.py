@@ -8,36 +8,22 @@ it.
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, MessageRejectedError, TxcoreError
 from txcore.ids import ID_BYTES
 from txcore.records import LogKind, OpKind, Status
 from txcore.wire import encode_end_marker
-from txcore_nats.codec import parse_headers
+from txcore_nats.codec import HEADER_END
 from txcore_nats.options import GroupNames
 from txcore_nats.publishing import Sending
 
 if TYPE_CHECKING:
     from txcore_nats.shared import Shared
 
-HEADER_END: Final = "txcore-end"
-"""A header of every marker; no other record of txcore has it."""
 AUTHOR: Final = "txcore_nats"
 NONCE: Final = AUTHOR.encode().ljust(ID_BYTES, b"\0")
 """A constant in the place of a transaction id, for readers that do not know markers; no record is looked up by it."""
-
-
-def is_end_marker(headers: Mapping[str, str] | None) -> bool:
-    """Return whether a record with these headers is a marker."""
-    return headers is not None and HEADER_END in headers
-
-
-def is_stored_end_marker(message: Mapping[str, Any]) -> bool:
-    """Return whether the *message* of a STREAM.MSG.GET answer is a marker."""
-    return is_end_marker(parse_headers(base64.b64decode(message.get("hdrs") or "")))
 
 
 async def append_marker(shared: Shared, names: GroupNames, kind: LogKind, partition: int) -> int:
