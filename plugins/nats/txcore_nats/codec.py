@@ -37,8 +37,7 @@ HEADER_EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 HEADER_MESSAGE_ID: Final = "Nats-Msg-Id"
 HEADERS_BYTES_MAX: Final = 60_000
 """Most bytes of all headers of a message; the server's limit is 65,535."""
-OWN_HEADERS_BYTES_MAX: Final = 2_048
-"""Bytes kept for the headers that this plugin adds to a message."""
+OWN_HEADERS_BYTES_MAX: Final = 2_048  #: bytes kept for the headers that this plugin adds to a message
 STATUS: Final = "Status"
 SEQUENCE: Final = "Nats-Sequence"
 SUBJECT: Final = "Nats-Subject"
