@@ -156,7 +156,8 @@ class PartitionState(ReadHalves):
         seen = self._known(op.transaction_id)
         if not is_in_force(op, self.token):
             if op.kind == OpKind.DISCARD:
-                self._note_void_discard(position, op)
+                if self.token:  # After a gap, the claim in force is not known before the next one.
+                    self._note_void_discard(position, op)
                 if seen is not None:
                     self._note_discard(seen, op)
             return False
@@ -191,7 +192,7 @@ class PartitionState(ReadHalves):
             token: The claim in force there.
         """
         if not is_in_force(op, token):
-            if op.kind == OpKind.DISCARD:
+            if op.kind == OpKind.DISCARD and token:
                 self._note_void_discard(position, op)
             return
         if not pending.is_closed:

@@ -136,6 +136,19 @@ def test_a_discard_that_retention_removed_ends_the_half():
     assert ([], [0]) == (world.delivered(), [half.generation for half in world.copies(7)])
 
 
+def test_a_discard_whose_claim_retention_removed_is_not_taken_for_void():
+    """After a gap, the claim in force at the first ops is not known, so such a DISCARD may have parked the half."""
+    world = Owners(NATS_LIKE, listener=lambda _: LocalTransactionState.COMMIT)
+    world.half(7)
+    world.claim(b"a" * 16)
+    world.run(1)
+    world.trim(LogKind.OP, 1 << 40)
+    world.op(OpKind.DISCARD, 7, token=b"a" * 16, reason="UNDELIVERABLE", by="c:a")
+    world.claim(b"b" * 16)
+    world.restart(world.start())
+    assert ([], [0]) == (world.delivered(), [half.generation for half in world.copies(7)])
+
+
 def with_poison():
     """Return a world with an unreadable half record, and the last of two claims in its op log."""
     world = Owners(NATS_LIKE)
