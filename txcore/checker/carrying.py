@@ -14,7 +14,7 @@ from txcore.checker.decide import Decision, Pending, decide
 from txcore.checker.immunity import kept_by_copy
 from txcore.checker.look_back import learn_journals
 from txcore.checker.tenure import Tenure
-from txcore.records import Half, HalfRecord, OpKind, Status
+from txcore.records import Half, HalfRecord, Status
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 
@@ -56,9 +56,6 @@ def carry(tenure: Tenure, pending: Pending) -> Flow[None]:
     Not of a half that was closed meanwhile: the copy would say that its journal is folded to a place after its end.
     """
     context = tenure.context
-    if pending.lacks_ops and pending.extras.outdone_count and not tenure.state.has_void_discard(pending):
-        tenure.state.close(pending, OpKind.DISCARD)  # retention ate that DISCARD: the half is parked already
-        return
     half = yield from tenure.logs.half_of(pending)
     if not tenure.may_write or pending.is_closed:
         return

@@ -40,7 +40,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         failures: Checks in a row without an answer, and failed writes.
         outdone_count: Number of generations, from its own on, whose place a DISCARD holds on a store that keeps
             resolutions unique. If that is not in force (void, or under an outdated claim), the half continues under the
-            next generation.
+            next generation: by a copy, or without one where it can only be parked.
         look_back: Of a carried or resumed copy, the op position to read from before it may be judged, and the claim
             in force there; None when its journal is known.
         carry_again_ms: Earliest time at which it is carried again.
@@ -133,12 +133,9 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
         return self.generation + self.extras.outdone_count
 
     def is_closed_by(self, discard: Op) -> bool:
-        """Return whether a DISCARD under the claim in force is about this generation, and in force.
-
-        No copy of an unreadable record is made, so a DISCARD of a later generation is about that record, too.
-        """
+        """Return whether a DISCARD under the claim in force is about this generation, and in force."""
         later = discard.generation - self.generation
-        is_meant = later == 0 or (later > 0 and self.is_unreadable)
+        is_meant = later == 0 or (later > 0 and not needs_copy(discard))
         return is_meant and is_discard_in_force(discard, is_decided=self.is_journaled)
 
     @property
@@ -150,11 +147,6 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
     def is_lost(self) -> bool:
         """Whether its record is gone."""
         return self.extras.park is not None and self.extras.park[0] is ParkCode.LOST
-
-    @property
-    def lacks_ops(self) -> bool:
-        """Whether ops of it are gone, so that the log holds nothing more of it."""
-        return self.extras.park is not None and self.extras.park[0] is ParkCode.COVERAGE_GAP
 
     @property
     def start_ms(self) -> float:
@@ -191,6 +183,14 @@ def unreadable(identity: bytes, position: int, generation: int, code: ParkCode, 
     return pending
 
 
+def needs_copy(discard: Op) -> bool:
+    """Return whether a DISCARD is about a copy of its own generation, which was asked for too often.
+
+    Every other reason to park holds for the earlier generations as well, and such a DISCARD may come without a copy.
+    """
+    return discard.reason == ParkCode.CHECKS_EXHAUSTED
+
+
 def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
     """Return the next step for *pending* at *now_ms*, knowing all ops written before.
 
@@ -198,7 +198,7 @@ def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
     """
     if pending.is_closed:
         return Decision.DONE
-    is_outdone = pending.extras.outdone_count > 0 and not pending.is_unreadable
+    is_outdone = pending.extras.outdone_count > 0 and pending.extras.park is None
     if (must_carry or is_outdone) and now_ms >= pending.extras.carry_again_ms:
         return Decision.CARRY
     if is_outdone:

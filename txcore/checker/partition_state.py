@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from txcore.checker.decide import AT_ONCE_MS, Pending
+from txcore.checker.decide import AT_ONCE_MS, Pending, needs_copy
 from txcore.checker.due_queue import DueQueue
 from txcore.checker.read_halves import ReadHalf, ReadHalves
 from txcore.records import FINAL_KINDS, MARK_KINDS, Checkpoint, Op, OpKind, Position, is_in_force, is_reply_to
@@ -41,7 +41,6 @@ class PartitionState(ReadHalves):
         self.ended_parked: list[tuple[bytes, int]] = []
         self.reread = -1  #: the last half record that was read here
         self.early_ops: dict[bytes, list[tuple[Position, Op]]] = {}
-        self._void_discards: dict[bytes, tuple[int, int]] = {}  #: by id: the generation and place of the last one
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
         self._live_from: int | None = None  #: ops after it were written under the owner's claim
         self._claims: list[tuple[int, bytes]] = []
@@ -78,7 +77,6 @@ class PartitionState(ReadHalves):
         """Fold the ops that were read before the newest half of *identity*; those of later halves still wait."""
         ops, seen = self.early_ops.pop(identity, ()), self._known(identity)
         assert seen is not None
-        self._hold_void_discard(seen)
         for position, op in ops:
             if _is_early(op, seen):
                 self.early_ops.setdefault(identity, []).append((position, op))
@@ -155,11 +153,8 @@ class PartitionState(ReadHalves):
             return True
         seen = self._known(op.transaction_id)
         if not is_in_force(op, self.token):
-            if op.kind == OpKind.DISCARD:
-                if self.token:  # After a gap, the claim in force is not known before the next one.
-                    self._note_void_discard(position, op)
-                if seen is not None:
-                    self._note_discard(seen, op)
+            if seen is not None and op.kind == OpKind.DISCARD:
+                self._note_discard(seen, op)
             return False
         if seen is None or _is_early(op, seen):
             self.early_ops.setdefault(op.transaction_id, []).append((position, op))
@@ -192,8 +187,6 @@ class PartitionState(ReadHalves):
             token: The claim in force there.
         """
         if not is_in_force(op, token):
-            if op.kind == OpKind.DISCARD and token:
-                self._note_void_discard(position, op)
             return
         if not pending.is_closed:
             self._fold(pending, op, position, token)
@@ -214,7 +207,6 @@ class PartitionState(ReadHalves):
                 self.close(pending, kind)
                 self._newest[pending.transaction_id].generation = op.generation
             elif op.generation >= pending.generation:
-                self._note_void_discard(position, op)
                 self.note_entry(pending.transaction_id, op.generation)
         elif kind == OpKind.CHECKED:
             if op.generation == pending.generation:
@@ -259,22 +251,6 @@ class PartitionState(ReadHalves):
     def begin_live(self) -> None:
         """Note that the owner's claim was read: ops from here on are new."""
         self._live_from = self.op_read
-
-    def _note_void_discard(self, position: int, op: Op) -> None:
-        """Remember a DISCARD that is not in force: a store that keeps resolutions unique refuses others for it."""
-        self._void_discards[op.transaction_id] = op.generation, position
-        if (seen := self._known(op.transaction_id)) is not None:
-            self._hold_void_discard(seen)
-
-    def _hold_void_discard(self, seen: ReadHalf) -> None:
-        """Let no checkpoint pass a void DISCARD of a half that is still undecided."""
-        generation, position = self._void_discards.get(seen.transaction_id, (-1, -1))
-        if seen.pending is not None and generation == seen.generation:
-            self._note_op(seen, Position(position))
-
-    def has_void_discard(self, pending: Pending) -> bool:
-        """Return whether the log holds a DISCARD of this generation that is not in force."""
-        return self._void_discards.get(pending.transaction_id, (-1, -1))[0] == pending.generation
 
     def _note_discard(self, seen: ReadHalf, op: Op) -> None:
         """A DISCARD that closes nothing still shows that there is a parked record."""
@@ -366,13 +342,10 @@ class PartitionState(ReadHalves):
 
 
 def _is_early(op: Op, seen: ReadHalf) -> bool:
-    """Return whether *op* is about a later half than *seen*, the newest that was read.
-
-    A final op ends all of them, and a DISCARD of an unreadable half may be of a later generation without a copy.
-    """
+    """Return whether *op* is about a later half than *seen*, the newest that was read; a final op ends all of them."""
     if op.generation <= seen.generation or op.kind in FINAL_KINDS or seen.closed_by in FINAL_KINDS:
         return False
-    return op.kind != OpKind.DISCARD or seen.pending is None or not seen.pending.is_unreadable
+    return seen.pending is None or op.kind != OpKind.DISCARD or needs_copy(op)
 
 
 def _entry_left(op: Op, generation: int) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace as replaced
 from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.kit import Answers
-from txcore_conformance.owners import Owners
+from txcore_conformance.owners import Owners, name_of
 
 from txcore import (
     Checker,
@@ -16,6 +17,7 @@ from txcore import (
     TransactionProducer,
     wire,
 )
+from txcore.checker.limits import NewerRecords
 from txcore.history.folding import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
@@ -109,44 +111,76 @@ def behind_a_gap(*, is_eaten):
     return world
 
 
-def test_a_stale_discard_closes_no_half_behind_a_gap():
-    """The void DISCARD is in the log, so the half is not parked: it is decided under the next generation."""
-    world = behind_a_gap(is_eaten=False)
+@pytest.mark.parametrize("is_eaten", [False, True])
+def test_a_half_behind_a_gap_is_parked_under_the_next_generation(is_eaten):
+    """Whether the DISCARD that holds its place is in force cannot be known, so the half is parked visibly."""
+    world = behind_a_gap(is_eaten=is_eaten)
     world.restart(world.start())
-    assert ([b"b7"], "COMMIT") == (world.delivered(), world.kinds(7)[-1])
+    assert ([], [7]) == (world.delivered(), world.listed())
+    assert [half.generation for half in world.copies(7)] == [0]
     assert "" == judge_checkpoint(world.checkpoint(), world.log(LogKind.HALF), world.log(LogKind.OP))
 
 
-def test_no_checkpoint_passes_a_stale_discard_of_an_undecided_half():
-    """An owner that begins at the checkpoint must find the void DISCARD that holds the half's place."""
-    world = Owners(NATS_LIKE, check_max=100_000)
-    world.half(7, check_max=100_000)
-    for token in (b"a" * 16, b"b" * 16):
-        world.claim(token)
-    place = world.op(OpKind.DISCARD, 7, token=b"a" * 16, reason="COVERAGE_GAP", by="c:a")
-    world.start()
-    assert world.run(60, lambda: world.checkpoint() is not None and world.kinds(7).count("CHECKED") > 3)
-    assert world.checkpoint().op <= place
-
-
-def test_a_discard_that_retention_removed_ends_the_half():
-    """The store refuses another DISCARD and the log shows none, so the half is parked already."""
-    world = behind_a_gap(is_eaten=True)
-    world.restart(world.start())
-    assert ([], [0]) == (world.delivered(), [half.generation for half in world.copies(7)])
-
-
-def test_a_discard_whose_claim_retention_removed_is_not_taken_for_void():
-    """After a gap, the claim in force at the first ops is not known, so such a DISCARD may have parked the half."""
+def test_a_second_void_discard_does_not_hide_the_half():
+    """Two frozen checkers have parked a record that they could not read; the upgraded one still lists it."""
     world = Owners(NATS_LIKE, listener=lambda _: LocalTransactionState.COMMIT)
+    first, second, third = b"a" * 16, b"b" * 16, b"c" * 16
     world.half(7)
-    world.claim(b"a" * 16)
+    world.claim(first)
     world.run(1)
     world.trim(LogKind.OP, 1 << 40)
-    world.op(OpKind.DISCARD, 7, token=b"a" * 16, reason="UNDELIVERABLE", by="c:a")
-    world.claim(b"b" * 16)
+    world.claim(second)
+    world.op(OpKind.DISCARD, 7, 0, token=first, reason="NEWER", by="c:a")
+    world.claim(third)
+    world.op(OpKind.DISCARD, 7, 1, token=second, reason="NEWER", by="c:b")
     world.restart(world.start())
-    assert ([], [0]) == (world.delivered(), [half.generation for half in world.copies(7)])
+    assert ([], [7]) == (world.delivered(), world.listed())
+
+
+@pytest.mark.parametrize("profile", [NATS_LIKE, STRONG], ids=["nats-like", "strong"])
+def test_a_parked_half_stays_parked_when_its_claim_is_removed(profile):
+    """The op log is cut at the checkpoint, so that the claim of the DISCARD that parked the half is not known."""
+    answers = {7: LocalTransactionState.UNKNOWN}
+    world = Owners(profile, listener=answers.get, check_max=1)
+    world.half(7, check_max=1)
+    owner = world.start()
+    world.run(5)
+    assert [7] == world.listed()
+    world.half(1)  # stays undecided
+    world.run(2)
+    world.operator.resume(name_of(7), "again")
+    world.run(10)
+    assert [7] == world.listed()
+    world.kill(owner)
+    world.trim(LogKind.OP, world.checkpoint().op)
+    answers[7] = LocalTransactionState.COMMIT
+    world.start()
+    world.run(60)
+    assert [] == world.delivered()
+
+
+@pytest.mark.parametrize("profile", [NATS_LIKE, STRONG], ids=["nats-like", "strong"])
+def test_a_newer_record_that_was_parked_without_a_copy_stays_parked_after_the_upgrade(profile, monkeypatch):
+    """The DISCARD of the next generation closes the record that the upgraded checker can read."""
+    answers = {}
+    world = Owners(
+        profile, listener=answers.get, limits=Limits(checkpoint_interval_s=0.0, newer_records=NewerRecords.PARK)
+    )
+    world.half(1)  # holds the checkpoint back
+    half = world.half(7)
+    records = world.broker._logs["g", LogKind.HALF, 0].records
+    records[-1] = replaced(records[-1], body=wire.encode_half(replaced(half, version=2)))
+    for token in (b"a" * 16, b"b" * 16):
+        world.claim(token)
+    world.op(OpKind.DISCARD, 7, token=b"a" * 16, reason="NEWER", by="c:a")
+    owner = world.start()
+    world.run(60)
+    assert [7] == world.listed()
+    monkeypatch.setattr(wire, "VERSION", 2)
+    answers[7] = LocalTransactionState.COMMIT
+    world.restart(owner, 60)
+    assert ([], [7]) == (world.delivered(), world.listed())
+    assert "" == judge_checkpoint(world.checkpoint(), world.log(LogKind.HALF), world.log(LogKind.OP))
 
 
 def with_poison():
