@@ -67,7 +67,8 @@ class Journeys:
             if op.kind == OpKind.CLAIM:
                 self._token = op.token
             elif op.kind != OpKind.TICK and (found := self._journey(op.transaction_id)) is not None:
-                _fold(found, record, op, self._token)
+                # Retention may have removed the claim under which the log begins: until the next one, its ops count.
+                _fold(found, record, op, self._token or op.token)
         return ops
 
     def read_parked(self, record: LogRecord) -> Parked | None:

@@ -300,3 +300,15 @@ def test_no_checkpoint_passes_an_end_before_its_entry_is_closed():
     world.start()
     world.run(10)
     assert [(7, ParkCode.CHECKS_EXHAUSTED), (7, ParkCode.CLOSED)] == world.parked()
+
+
+@pytest.mark.parametrize("profile", [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE], ids=lambda each: each.name)
+def test_a_parked_half_is_listed_after_retention_removed_the_claim(profile):
+    """Until the next claim the one in force is not known, so the DISCARD that parked the half counts."""
+    world = Owners(profile, check_max=1)
+    world.half(7, check_max=1)
+    world.start()
+    world.run(30)
+    ops = [(record.position, op) for record in world.log(LogKind.OP) for op in wire.decode_ops(record.body)]
+    world.trim(LogKind.OP, next(position for position, op in ops if op.kind == OpKind.DISCARD))
+    assert [7] == world.listed()
