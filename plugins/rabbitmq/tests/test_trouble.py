@@ -55,6 +55,10 @@ class Load:
         self._stop.set()
         self._thread.join()
 
+    def has(self, status, since=0):
+        """Return whether a half has ended so, of the batches from number *since* on."""
+        return any(status in raw.statuses(filter(None, batch.outcomes)) for batch in self.halves[since:])
+
     def stop(self):
         """Return (half, outcome of its append, outcome of its release) of all halves."""
         self.__exit__()
@@ -99,11 +103,10 @@ def test_a_broker_killed_in_mid_stream(hurt):
     """After kill -9 under load and a restart, all items are settled, and no certain outcome is wrong."""
     backend, queue = hurt.connect(), hurt.queue()
     with Load(hurt, backend, queue) as load:
-        hurt.until(lambda: len(load.releases) > 20)
+        hurt.until(lambda: len(load.releases) > 20 and load.has(DURABLE))
         hurt.broker.kill()
         down = len(load.halves)
-        hurt.until(lambda: len(load.halves) > down + 20)
-        hurt.until(lambda: any(REFUSED in raw.statuses(filter(None, batch.outcomes)) for batch in load.halves[down:]))
+        hurt.until(lambda: len(load.halves) > down + 20 and load.has(REFUSED, since=down))
     ended = load.stop()
     hurt.broker.start()
     stored = stored_ids(hurt, backend, raw.half(hurt, queue))
