@@ -6,7 +6,7 @@ from collections import Counter
 from unittest import mock
 
 import pytest
-from txcore_conformance import invariants
+from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.sim import archive, judgement, play, surprises
 from txcore_conformance.sim.mutants import MUTANTS
 from txcore_conformance.sim.real import RealDatabase
@@ -41,7 +41,7 @@ def test_the_archive_judges_checkpoints_as_whole_logs_do():
         if op_read is not None:
             ops = [record for record in ops if record.position <= op_read]
         text = kept(self, partition, checkpoint, op_read)
-        assert text == invariants.judge_checkpoint(checkpoint, halves, ops)
+        assert text == judge_checkpoint(checkpoint, halves, ops)
         judged.append(text)
         return text
 
