@@ -152,6 +152,14 @@ def transaction_harness():
 
 
 @pytest.fixture
+def cluster():
+    """A cluster of three nodes of these tests only."""
+    made = started(lambda: brokers.cluster("kafka"))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
 def kit(harness):
     """A group on the broker of this run."""
     made = KafkaKit(harness)

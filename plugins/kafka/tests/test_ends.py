@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from txcore_conformance import brokers, raw
+from txcore_conformance import raw
 from txcore_conformance.deposed import wrong_ends
 from txcore_conformance.kit import Kit, error_of
 from txcore_kafka.ends import END_KEY, Log
@@ -173,18 +173,6 @@ def test_an_outage_is_a_timely_error_and_then_an_answer(hurt):
     hurt.broker.resume()
     hurt.until(lambda: error_of(reader.end, hurt.timeout_s) is None, "the answer")
     reader.close()
-
-
-@pytest.fixture
-def cluster():
-    try:
-        made = brokers.cluster("kafka")
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("kafka"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    yield made
-    made.remove()
 
 
 @pytest.mark.heavy

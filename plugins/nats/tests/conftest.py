@@ -165,6 +165,14 @@ def atomic_harness(harness):
 
 
 @pytest.fixture
+def cluster():
+    """A cluster of three nodes of these tests only."""
+    made = started(lambda: brokers.cluster("nats"))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
 def kit(harness):
     """A group on the broker of this run."""
     made = NatsKit(harness)

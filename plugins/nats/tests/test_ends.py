@@ -7,7 +7,7 @@ import json
 
 import nats
 import pytest
-from txcore_conformance import brokers, raw
+from txcore_conformance import raw
 from txcore_conformance.deposed import wrong_ends
 from txcore_conformance.kit import Kit, error_of, wait_until
 from txcore_nats.codec import MESSAGE_NOT_FOUND, ApiError
@@ -135,18 +135,6 @@ def test_a_full_log_says_that_it_takes_no_marker(kit, monkeypatch):
     assert isinstance(error, BackendUnavailableError)
     assert stream in str(error)
     reader.close()
-
-
-@pytest.fixture
-def cluster():
-    try:
-        made = brokers.cluster("nats")
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("nats"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    yield made
-    made.remove()
 
 
 def ask(url, subject, **request):

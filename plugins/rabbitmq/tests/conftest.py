@@ -119,6 +119,14 @@ def private(harness):
     made.stop()
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of three nodes of these tests only."""
+    made = started(lambda: brokers.cluster("rabbitmq"))
+    yield made
+    made.remove()
+
+
 @pytest.fixture
 def kit(harness):
     """A group on the broker of this run."""

@@ -7,7 +7,7 @@ import logging
 import time
 
 import pytest
-from txcore_conformance import brokers, raw
+from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, Answers, Kit, error_of, wait_until
 from txcore_rabbitmq.testing import RabbitmqHarness, connect
 
@@ -21,18 +21,6 @@ TAKEOVER_MAX_S = 60.0
 ORPHAN_COUNT = 20
 OPTIONS = "?replicas=3&control_timeout_s=30"
 _log = logging.getLogger("tests")
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    try:
-        made = brokers.cluster("rabbitmq")
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("rabbitmq"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    yield made
-    made.remove()
 
 
 @pytest.fixture
