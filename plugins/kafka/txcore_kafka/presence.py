@@ -14,7 +14,7 @@ from txcore.errors import MessageRejectedError, TxcoreError
 from txcore_kafka.threads import Worker
 
 FRESH_S: Final = 0.5
-"""Greatest age, in seconds, of a "no" that is not asked for again: many releases to one topic share it."""
+"""Greatest age, in seconds, of an answer that is used again: many halves or releases of one topic share it."""
 AGAIN_S: Final = 0.5
 """Pause, in seconds, between two questions for a missing topic; a thawed node learns of a new topic meanwhile."""
 ABSENT_FOR_S: Final = 5.0

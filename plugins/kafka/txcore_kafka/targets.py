@@ -14,13 +14,11 @@ from txcore.records import TargetMessage
 from txcore_kafka.codec import check_headers, record_size
 from txcore_kafka.control import Control
 from txcore_kafka.options import BATCH_BYTES, TOPIC_BYTES_DEFAULT, TOPIC_NAME, is_own_topic
-from txcore_kafka.presence import TOPIC_COUNT_MAX, Presence, no_topic
+from txcore_kafka.presence import FRESH_S, TOPIC_COUNT_MAX, Presence, no_topic
 from txcore_kafka.threads import Worker
 
 KNOWN_FOR_S: Final = 60.0
 REFRESH_AFTER_S: Final = 45.0
-FRESH_S: Final = 0.5
-"""Age, in seconds, up to which an answer is used again: many halves that wait for one topic share it."""
 OVERHEAD_MAX: Final = 600
 """Most bytes of a message without headers, besides its body and key; see `record_size`."""
 
