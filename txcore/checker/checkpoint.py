@@ -77,7 +77,7 @@ def note_of(
     room = max(size_max - 16, 0)
     count_max = room // (ENTRY_BYTES if tells_ages else ENTRY_BYTES_MIN)
     oldest = undecided[: count_max // 2 if tells_ages else count_max]
-    aged = [each for each in undecided[len(oldest) :] if tells_ages and each.extras.poison is None]
+    aged = [each for each in undecided[len(oldest) :] if tells_ages and not each.is_unreadable]
     spread = spread_of(aged, count_max - len(oldest), lambda each: each.copied_ms)
     entries = [_entry_of(each, now_ms) for each in [*oldest, *spread]] + list(unread)
     if tells_ages and len(entries) > count_max:
@@ -88,7 +88,7 @@ def note_of(
 
 def _entry_of(each: Pending, now_ms: float) -> NoteEntry:
     age_ms = max(round(now_ms - each.start_ms), 0)
-    if each.extras.poison is not None:
+    if each.is_unreadable:
         return NoteEntry(each.transaction_id, each.generation, each.count, age_ms)
     copy_age_ms = max(round(now_ms - each.copied_ms), 0)
     return NoteEntry(each.transaction_id, each.generation, each.count, age_ms, each.position, copy_age_ms)

@@ -139,7 +139,7 @@ class PartitionState(ReadHalves):
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
-        if new.extras.poison is not None:  # a newer txcore's copy replaces the readable one
+        if new.is_unreadable:  # a newer txcore's copy replaces the readable one
             current.note(poison=new.extras.poison, park=new.extras.park)
             self.schedule(current, AT_ONCE_MS)
 
