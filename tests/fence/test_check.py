@@ -395,6 +395,23 @@ def test_create_is_idempotent_and_safe_at_once(world, threads):
     assert fence.check([bytes(16)], GROUP)[bytes(16)].answer is FenceAnswer.ROLLBACK
 
 
+def test_create_is_overtaken_at_the_first_row(mariadb):
+    """A service finds no row, and another one inserts it first: both have created the tables, with one identity."""
+    table, overtaken = f"overtaken_{mariadb.number}", []
+
+    @event.listens_for(mariadb.engine, "before_cursor_execute")
+    def overtake(_connection, _cursor, statement, *_others):
+        if statement.startswith(f"INSERT INTO {table}_meta"):
+            overtaken.append(statement)
+            with mariadb.spare.begin() as connection:
+                connection.execute(text(f"INSERT INTO {table}_meta VALUES (1, 1, :id)"), {"id": bytes(16)})
+
+    fence = SqlFence(mariadb.engine, table=table)
+    fence.create()
+    assert 1 == len(overtaken)
+    assert SqlFence(mariadb.spare, table=table).identity() == fence.identity()
+
+
 def test_newer_schema_is_refused_in_one_sentence(world):
     """An older txcore changes no table of a newer schema, and the error names the remedy."""
     with world.engine.begin() as connection:

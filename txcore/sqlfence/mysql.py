@@ -55,6 +55,7 @@ class MySQL(Dialect):
         if not border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
             sql = f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) VALUES (1, 1, :id)"  # noqa: S608
             _unless(Cause.DUPLICATE, border, sql, {"id": LOWEST_ID})
+            border.commit()  # at REPEATABLE READ, this transaction would not see the row of a faster process
         self.give_identity(border)
 
     def add_meta_columns(self, border: Border) -> None:
