@@ -13,12 +13,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined] # it lists no names of its own
 
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError
-from txcore_kafka.clients import make_admin, make_consumer
+from txcore_kafka.clients import close, make_admin, make_consumer
 from txcore_kafka.codec import exists_already, kafka_error, translated
 from txcore_kafka.options import SCHEME, Options, parse_url
 from txcore_kafka.ownership import HEARTBEATS
 
 PAUSE_S: Final = 0.05
+CLOSE_MAX_S: Final = 10.0
+"""Longest wait of `close`, in seconds, until the group has let the member go."""
 _TAKEN_OVER: Final = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
@@ -120,7 +122,7 @@ class KafkaConsumer:
         """Leave the group, so that others take over at once; idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            self._consumer.close()
+            close(self._consumer, CLOSE_MAX_S)
 
     def _on_revoke(self, _consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         gone = {each.partition for each in partitions}

@@ -19,7 +19,7 @@ from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError
 from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, LogKind
-from txcore_kafka.clients import make_consumer
+from txcore_kafka.clients import close, make_consumer
 from txcore_kafka.codec import translated
 from txcore_kafka.control import Control
 from txcore_kafka.options import Options, consumer_group, topic_name
@@ -29,6 +29,8 @@ _log = logging.getLogger("txcore.kafka")
 
 POLL_S: Final = 0.05
 POLL_MAX_S: Final = 0.5
+LEAVE_MAX_S: Final = 10.0
+"""Longest wait, in seconds, until a member has left its group; then the claim continues without its end."""
 POLL_GROWTH: Final = 1.1
 """Factor by which each poll is longer than the one before, while the group has no news. News ends a poll at once, but
 leaving waits for its end."""
@@ -149,6 +151,7 @@ class KafkaClaim:
         self._checkpointed: dict[int, int] = {}
         self._given: list[int] | None = None  # partitions assigned in the current poll
         self._metadata: Any = None
+        self._consumer: Any = None  #: the member; an older one, which still leaves, changes nothing here any more
         self._thread = threading.Thread(target=self._run, name=f"txcore-kafka-claim-{group}", daemon=True)
         self._thread.start()
 
@@ -227,7 +230,7 @@ class KafkaClaim:
 
     def _take_part(self) -> None:
         """Be a member until closed; leave while the checker does not poll, and join again when it polls."""
-        consumer = make_consumer(self._config())
+        self._consumer = consumer = make_consumer(self._config())
         try:
             while not self.is_closed:
                 self._join(consumer)
@@ -249,8 +252,9 @@ class KafkaClaim:
                     self._holding.lost_all()
         finally:
             self._metadata = None
-            consumer.close()
             self._holding.lost_all()
+            self._consumer = None
+            close(consumer, LEAVE_MAX_S)
 
     def _join(self, consumer: Any) -> None:
         consumer.subscribe(
@@ -261,6 +265,8 @@ class KafkaClaim:
         )
 
     def _on_assign(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        if consumer is not self._consumer:
+            return
         # The member fetches no records: the offset does not matter, and a paused partition is not read.
         places = [TopicPartition(each.topic, each.partition, 0) for each in partitions]
         consumer.assign(places)
@@ -278,6 +284,8 @@ class KafkaClaim:
         self._holding.assigned(partitions)
 
     def _on_revoke(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        if consumer is not self._consumer:
+            return
         numbers = sorted(each.partition for each in partitions)
         if self.is_closed or self._is_silent():
             self._holding.lost(numbers)
@@ -288,6 +296,8 @@ class KafkaClaim:
         consumer.unassign()
 
     def _on_lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        if consumer is not self._consumer:
+            return
         self._holding.lost(sorted(each.partition for each in partitions))
         self._given = self._metadata = None
         consumer.unassign()

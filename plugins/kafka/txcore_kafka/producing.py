@@ -233,8 +233,7 @@ class Producing:
         self._expire_all(ClosedError("the backend was closed before the broker answered"))
         clients = self.clients()
         self._producer = self._lone = None
-        for client in clients:
-            discard(client)
+        discard(clients)
 
     def _turn(self) -> bool:
         """Do the work that is due and set the length of the next poll; return whether to stop, after `close`."""
@@ -307,10 +306,9 @@ class Producing:
         _log.error("kafka.producer_rebuilt", extra={"reason": str(cause)})
         self.rebuilt_count += 1
         with self._lock:
-            old = [client for client in (self._producer, self._lone) if client is not None]
+            old = self.clients()
             self._producer, self._lone = make_producer(self._config()), None
-        for client in old:
-            discard(client)
+        discard(old)
         self._take_reports()
         self._expire_all(BackendUnavailableError(f"the producer died: {cause}"))
 

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartiti
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, ClosedError, WireFormatError
 from txcore.records import Checkpoint, LogKind
-from txcore_kafka.clients import make_consumer
+from txcore_kafka.clients import close, make_consumer
 from txcore_kafka.codec import decode_checkpoint, is_missing, translated
 from txcore_kafka.control import Control
 from txcore_kafka.ends import Ends, Log
@@ -32,15 +32,25 @@ FETCHING: Final = {"queued.min.messages": 1, "fetch.message.max.bytes": 262_144,
 
 
 class Connection:
-    """A consumer, and the last trouble with its broker."""
+    """A consumer, and the last trouble with its broker.
 
-    __slots__ = ("consumer", "trouble")
+    The consumer does not refer to this object: without a circle, the consumer ends after its last call.
+    """
+
+    __slots__ = ("consumer", "news")
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.trouble: KafkaError | None = None
-        self.consumer: Any = make_consumer(dict(config) | {"error_cb": self._heard})
+        self.news = _News()
+        self.consumer: Any = make_consumer(dict(config) | {"error_cb": self.news.heard})
 
-    def _heard(self, error: KafkaError) -> None:
+
+class _News:
+    __slots__ = ("trouble",)
+
+    def __init__(self) -> None:
+        self.trouble: KafkaError | None = None
+
+    def heard(self, error: KafkaError) -> None:
         if error.code() in {
             KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the driver's names for its own errors begin so
             KafkaError._AUTHENTICATION,  # noqa: SLF001
@@ -155,21 +165,25 @@ class Readers:
             ConfigError, BackendUnavailableError: the broker does not report the log's end.
             BackendTimeoutError: the broker did not answer in time.
         """
-        group, topic, partition = log.group, log.topic, log.partition
         connection, self._fetching = self._fetching, None
         if connection is None:
-            connection = Connection(reader_config(self.options, group) | FETCHING)
-        found: list[Any] = []
-        for near in _near(offsets):
-            messages = self._read(connection, topic, partition, near)
-            if messages is None and (there := self._still_there(log, near)):
-                messages = self._read(connection, topic, partition, there)
-                if messages is None:
-                    raise _stale(topic)
-            found += messages or ()
-        connection.consumer.unassign()
-        self._fetching = connection  # Kept for the next call, unless an error was raised.
+            connection = Connection(reader_config(self.options, log.group) | FETCHING)
+        try:
+            found = [message for near in _near(offsets) for message in self._read_near(connection, log, near)]
+            connection.consumer.unassign()
+        except BaseException:
+            close(connection.consumer)
+            raise
+        self._fetching = connection
         return found
+
+    def _read_near(self, connection: Connection, log: Log, offsets: Sequence[int]) -> Sequence[Any]:
+        messages = self._read(connection, log.topic, log.partition, offsets)
+        if messages is None and (there := self._still_there(log, offsets)):
+            messages = self._read(connection, log.topic, log.partition, there)
+            if messages is None:
+                raise _stale(log.topic)
+        return messages or ()
 
     def _still_there(self, log: Log, offsets: Sequence[int]) -> Sequence[int]:
         """Return those of *offsets* that *log* holds, after a leader reported that it does not hold the first one.
@@ -221,7 +235,7 @@ class Readers:
         except WireFormatError:
             return None  # A checkpoint only saves work; without it the logs are read from their beginning.
         finally:
-            connection.consumer.close()
+            close(connection.consumer)
 
 
 def _stale(topic: str) -> BackendTimeoutError:

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, DataLossError
 from txcore.records import LogKind, LogRecord, Position
+from txcore_kafka.clients import close
 from txcore_kafka.codec import is_missing, translated
 from txcore_kafka.ends import Log, is_end_marker
 from txcore_kafka.readers import Connection, Readers
@@ -68,8 +69,8 @@ class KafkaReader:
                     self._judge(error, message.offset() or 0, connection)
         except (KafkaException, RuntimeError) as raised:
             raise translated(raised, f"reading {self._topic!r}") from raised
-        if not records and connection.trouble is not None:
-            trouble, connection.trouble = connection.trouble, None
+        if not records and connection.news.trouble is not None:
+            trouble, connection.news.trouble = connection.news.trouble, None
             raise BackendUnavailableError(f"reading {self._topic!r}: {trouble.str()}")
         self._consider_rest(is_quiet=not records)
         return records
@@ -175,7 +176,7 @@ class KafkaReader:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.consumer.close()
+            close(connection.consumer)
 
     def _require_open(self) -> None:
         self._readers.require_open()
@@ -251,9 +252,9 @@ class KafkaReader:
             self._next = max(self._next, offset)
         elif is_missing(error):
             self._readers.control.partition_counts.pop(self._group, None)
-            connection.trouble = error
+            connection.news.trouble = error
         else:
-            connection.trouble = error
+            connection.news.trouble = error
 
     def _fetch(self, positions: Sequence[Position]) -> Mapping[Position, LogRecord]:
         messages = self._readers.read_some(self._log, positions)

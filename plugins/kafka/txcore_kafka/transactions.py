@@ -19,7 +19,7 @@ from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ClosedError, TxcoreError
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops, target_headers
-from txcore_kafka.clients import make_producer
+from txcore_kafka.clients import discard, make_producer
 from txcore_kafka.codec import as_sent, delivery_outcome, is_membership_lost, is_missing, kafka_error
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
@@ -214,6 +214,7 @@ class TransactionLane:
         pause = threading.Event()
         retry_s = RETRY_S
         while not self._is_over():
+            trouble = ""
             try:
                 if self._producer is None:
                     self._connect()
@@ -225,14 +226,16 @@ class TransactionLane:
                 else:
                     self._producer.poll(0)
             except KafkaException as error:
-                self._give_up_client(error)
-                pause.wait(retry_s)
-                retry_s = min(2 * retry_s, RETRY_MAX_S)
+                trouble = str(error)
             except Exception as error:  # noqa: BLE001
                 # A bug in a callback must not end the thread on which all callers wait.
                 _log.exception("kafka.transaction_thread")
-                self._give_up_client(error)
-        self._producer = None
+                trouble = repr(error)
+            if trouble:  # the error, which refers to the client, is gone by now
+                self._give_up_client(trouble)
+                pause.wait(retry_s)
+                retry_s = min(2 * retry_s, RETRY_MAX_S)
+        self._discard_client()
 
     def _is_over(self) -> bool:
         stop_at_s = self._stop_at_s
@@ -247,14 +250,18 @@ class TransactionLane:
             "message.timeout.ms": timeout_ms,
             "socket.timeout.ms": timeout_ms,
         }
-        producer = make_producer(config)
-        producer.init_transactions(CALL_S)
-        self._producer = producer
+        self._producer = make_producer(config)
+        self._producer.init_transactions(CALL_S)
 
-    def _give_up_client(self, error: BaseException) -> None:
-        _log.warning("kafka.transactional_producer_rebuilt", extra={"reason": str(error)})
+    def _give_up_client(self, reason: str) -> None:
+        _log.warning("kafka.transactional_producer_rebuilt", extra={"reason": reason})
         self.rebuilt_count += 1
+        self._discard_client()
+
+    def _discard_client(self) -> None:
+        old = [] if self._producer is None else [self._producer]
         self._producer = None
+        discard(old)
 
     def _gather(self) -> list[Entry]:
         """Return the entries of the next transaction: all of one claim, or all without a claim, in their order."""
