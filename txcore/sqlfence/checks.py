@@ -16,7 +16,7 @@ from txcore.sqlfence import identity, messages
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect, Rows
 from txcore.sqlfence.failures import Cause, Failure, failure_of
-from txcore.sqlfence.schema import COMMITTED, FORCED, TOMBSTONE, VIA_TABLE
+from txcore.sqlfence.schema import COMMITTED, FORCED, TOMBSTONE, VIA_TABLE, Meta
 
 Readings = dict[bytes, FenceReading]
 
@@ -146,7 +146,7 @@ class Check:
                 readings[item] = _PRUNED
         return readings
 
-    def _foreign(self, border: Border, ids: Sequence[bytes], meta: identity.Meta) -> Readings:
+    def _foreign(self, border: Border, ids: Sequence[bytes], meta: Meta) -> Readings:
         """Return no answer for the ids that another database decides, before anything is written."""
         asked = [item for item in ids if self._databases.get(item)]
         if not asked:

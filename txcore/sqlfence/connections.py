@@ -18,9 +18,14 @@ from sqlalchemy.orm import Session, scoped_session
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row, Values
-from txcore.sqlfence.drivers import autocommit_at_driver, is_psycopg, open_at_driver, surely_open_at_driver
 from txcore.sqlfence.plain import SqliteBorder
-from txcore.sqlfence.savepoints import open_savepoints
+from txcore.sqlfence.transaction_state import (
+    autocommit_at_driver,
+    is_psycopg,
+    open_at_driver,
+    open_savepoints,
+    surely_open_at_driver,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

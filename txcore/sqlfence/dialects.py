@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import BackendUnavailableError, UsageError
 from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.identity import ANY_DATABASE, Meta, new_identity
-from txcore.sqlfence.savepoints import ANCHOR_PREFIX
-from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, Tables, check_version
+from txcore.sqlfence.schema import (
+    COMMITTED,
+    FORCED,
+    SCHEMA_VERSION,
+    TOMBSTONE,
+    Meta,
+    Tables,
+    check_version,
+    new_identity,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from txcore.sqlfence.border import Border
-    from txcore.sqlfence.identity import Database
 
 UPGRADE_WAIT_S: Final = 3
 """Longest wait, in seconds, of an upgrade for open transactions; producers and checks after it wait as long."""
@@ -101,11 +107,11 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:
         """Insert the producer's row, conditional on the horizon in the same statement, and make COMMIT durable.
 
-        Where *database* has an identity, the statement also requires that it is still the one in the meta row, and on
-        PostgreSQL that this is the same table.
+        With an *identity*, the statement also requires that it is still the one in the meta row, and on PostgreSQL that
+        the table is still the one at *oids*.
 
         Raises:
             RowRefused: the id lies below the horizon, the database is another one, or the statement took longer than a
@@ -334,12 +340,3 @@ def decode_id(value: Any) -> bytes:
     if isinstance(value, str):
         return uuid.UUID(value).bytes
     return bytes(value)
-
-
-def anchor_name(transaction_id: bytes) -> str:
-    """Return the name of the savepoint set right after the row, where a database knows savepoints only by name.
-
-    The savepoint is gone when its transaction has ended (also by a statement that commits unnoticed by the program)
-    and after a rollback to a savepoint set before it.
-    """
-    return f"{ANCHOR_PREFIX}{transaction_id.hex()}"

@@ -11,18 +11,17 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, UsageError
-from txcore.ids import ID_BYTES
 from txcore.sqlfence import identity, messages
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import POSTGRESQL, Border
 from txcore.sqlfence.dialects import ROWS_MAX
 from txcore.sqlfence.families import dialect_of
-from txcore.sqlfence.fence_row import RowKeeper
+from txcore.sqlfence.fence_row import RowKeeper, check_arguments
 from txcore.sqlfence.identity import Adoption, Database
 from txcore.sqlfence.prune import IsClosed, prune_steps, via_table
 from txcore.sqlfence.runners import runner_of
-from txcore.sqlfence.savepoints import watch_savepoints
-from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, tables_named
+from txcore.sqlfence.schema import IDENTITY_BYTES, LOWEST_ID, tables_named
+from txcore.sqlfence.transaction_state import watch_savepoints
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -156,8 +155,8 @@ class FenceTable:
         """
         if not reason.strip() or not by.strip():
             raise UsageError("adopting a database needs a reason and the operator's name")
-        if former and len(former) != identity.IDENTITY_BYTES:
-            raise UsageError(f"an identity has {identity.IDENTITY_BYTES} bytes, not {len(former)}")
+        if former and len(former) != IDENTITY_BYTES:
+            raise UsageError(f"an identity has {IDENTITY_BYTES} bytes, not {len(former)}")
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
         adoption = Adoption(former.hex(), at, by, reason)
 
@@ -249,26 +248,6 @@ class FenceTable:
             raise ConfigError(f"chunk={chunk} must be between 1 and {ROWS_MAX}", key="chunk")
         return self._own.drive(prune_steps(self._dialect, below, is_closed, wait_s=wait_s, chunk=chunk))
 
-    def _require_created(self) -> None:
-        if self._must_await_create:
-            raise UsageError(
-                "SqlFence.create() of an asynchronous engine was called and not awaited, so that it made no tables: "
-                "`await fence.create()`"
-            )
-
     def _watch(self, engine: Any) -> None:
         if self._dialect.family != POSTGRESQL:
             watch_savepoints(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
-
-
-def check_arguments(transaction_ids: Sequence[bytes], group: str) -> None:
-    """Refuse ids of another length and a group name that no column holds.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for transaction_id in transaction_ids:
-        if not isinstance(transaction_id, bytes) or len(transaction_id) != ID_BYTES:
-            raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {transaction_id!r}")
-    if len(group) > GROUP_LENGTH_MAX:
-        raise UsageError(f"a producer group has at most {GROUP_LENGTH_MAX} characters, not {len(group)}")

@@ -88,11 +88,12 @@ def insert(
 
     Raises: as `Dialect.insert`.
     """
+    bound = database.stored, database.oids
     if isinstance(dialect, PostgreSQL):
         put, ring = _put_text(dialect.tables, "fence"), _ring(dialect.tables, group)
-        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), database)
+        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), *bound)
     else:
-        dialect.insert(border, transaction_id, group, database)
+        dialect.insert(border, transaction_id, group, *bound)
         enqueue(dialect, border, transaction_id, group, rows)
 
 

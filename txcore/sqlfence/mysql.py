@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border, Values
-from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, anchor_name, states_of
+from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, states_of
 from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, Tables
+from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from txcore.sqlfence.identity import Database
 
 _NO_SAVEPOINT: Final = "1305"
 
@@ -83,14 +81,14 @@ class MySQL(Dialect):
                 "announced; set it to 1"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:  # noqa: ARG002 - only PostgreSQL has oids
         """Insert, and set a savepoint as an anchor: only a savepoint's name shows whether it is still this
         transaction, because some statements commit implicitly.
         """
         values = {"id": transaction_id, "producer_group": group}
-        if database.stored:
-            values["identity"] = database.stored
-        if border.quick_change(self._inserts[bool(database.stored)], values) != 1:
+        if identity:
+            values["identity"] = identity
+        if border.quick_change(self._inserts[bool(identity)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 

@@ -6,7 +6,7 @@ import sqlite3
 from typing import Any
 
 from txcore.sqlfence.border import SQLITE, Mark, Row, Values
-from txcore.sqlfence.drivers import autocommit_at_driver
+from txcore.sqlfence.transaction_state import autocommit_at_driver
 
 
 class SqliteBorder:

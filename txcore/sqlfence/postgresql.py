@@ -23,13 +23,10 @@ from txcore.sqlfence.dialects import (
     rows_of,
     states_of,
 )
-from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, TOMBSTONE, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from txcore.sqlfence.identity import Database
 
 # The statements' result, in one column: a word for a row that must not stay; otherwise the durability that is set.
 _FOREIGN = "foreign"
@@ -145,12 +142,10 @@ class PostgreSQL(Dialect):
     def require_durable(self, border: Border) -> None:
         """Do nothing: the insert sets the durability of its own transaction."""
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:
         """Insert, set synchronous_commit, and find out from xmin whether a savepoint is open: one round trip."""
-        values = {"id": transaction_id.hex(), "producer_group": group}
-        if database.stored:
-            values |= _bound(database)
-        rows = border.quick_rows(self._inserts[COMMITTED, bool(database.stored)], values)
+        values = {"id": transaction_id.hex(), "producer_group": group, **_bound(identity, oids)}
+        rows = border.quick_rows(self._inserts[COMMITTED, bool(identity)], values)
         _require_own(rows[0][0] if rows else "")
 
     def insert_via_table(
@@ -160,7 +155,8 @@ class PostgreSQL(Dialect):
         put: str,
         column: str,
         values: Mapping[str, str],
-        database: Database,
+        identity: bytes,
+        oids: str,
     ) -> None:
         """Insert the producer's row with state 3, in one round trip with another statement.
 
@@ -168,12 +164,12 @@ class PostgreSQL(Dialect):
             put: The other statement.
             column: The column that is selected after both.
             values: The values of *put* and *column*, and the `producer_group`.
-            database: As in `insert`.
+            identity: As *oids*, see `insert`.
 
         Raises: as `insert`.
         """
-        sql = _joined(self._inserts[VIA_TABLE, bool(database.stored)], put, column)
-        named = {"id": transaction_id.hex(), **values, **(_bound(database) if database.stored else {})}
+        sql = _joined(self._inserts[VIA_TABLE, bool(identity)], put, column)
+        named = {"id": transaction_id.hex(), **values, **_bound(identity, oids)}
         _require_own(border.quick_rows(sql, named)[0][0])
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
@@ -231,9 +227,9 @@ class PostgreSQL(Dialect):
         return found
 
 
-def _bound(database: Database) -> dict[str, str]:
-    """Return the values with which an insert requires *database*."""
-    return {"identity": database.stored.hex(), "oids": database.oids}
+def _bound(identity: bytes, oids: str) -> dict[str, str]:
+    """Return the values with which an insert requires this database, if it has an identity."""
+    return {"identity": identity.hex(), "oids": oids} if identity else {}
 
 
 @functools.lru_cache(maxsize=16)

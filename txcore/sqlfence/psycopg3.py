@@ -15,7 +15,7 @@ from psycopg import errors, generators
 from psycopg.rows import tuple_row
 
 from txcore.sqlfence.border import POSTGRESQL, Mark, Row, Values
-from txcore.sqlfence.drivers import IDLE, IN_TRANSACTION
+from txcore.sqlfence.transaction_state import IDLE, IN_TRANSACTION
 
 _COMMAND_OK: Final = 1
 _TUPLES_OK: Final = 2

@@ -34,6 +34,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Final
 
 import msgspec
@@ -50,6 +51,7 @@ VIA_TABLE: Final = 3
 FORCED: Final = 4
 
 LOWEST_ID: Final = bytes(16)
+IDENTITY_BYTES: Final = 16
 
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,55}\.)?[A-Za-z_][A-Za-z0-9_]{0,55}")
 
@@ -61,6 +63,19 @@ class Tables(msgspec.Struct, frozen=True):
     meta: str
     message: str
     slot: str
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """The stored meta row; `identity` is empty before schema version 2, `server` where it is not known.
+
+    `oids` is not a column: on PostgreSQL the oids of the database and the table of the row, else empty.
+    """
+
+    pruned_below: bytes
+    identity: bytes = b""
+    server: str = ""
+    adopted: str = ""
+    oids: str = ""
 
 
 def tables_named(table: str) -> Tables:
@@ -97,3 +112,8 @@ def check_version(table: str, version: int) -> None:
         raise UsageError(
             f"table {table} has schema version {version}, this txcore knows {SCHEMA_VERSION}: upgrade txcore here"
         )
+
+
+def new_identity() -> bytes:
+    """Return a fresh random identity."""
+    return secrets.token_bytes(IDENTITY_BYTES)

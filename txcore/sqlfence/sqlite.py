@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
-from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name, states_of
+from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, states_of
 from txcore.sqlfence.failures import failure_of
-from txcore.sqlfence.identity import ANY_DATABASE
 from txcore.sqlfence.schema import LOWEST_ID, Tables
+from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from txcore.sqlfence.identity import Database
 
 _FULL: Final = 2
 
@@ -99,12 +97,12 @@ class SQLite(Dialect):
                 "PRAGMA synchronous=FULL when you connect, or a crash undoes commits that were already announced"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:  # noqa: ARG002 - only PostgreSQL has oids
         """Insert, and set a savepoint as an anchor."""
         values = {"id": transaction_id, "producer_group": group}
-        if database.stored:
-            values["identity"] = database.stored
-        if border.quick_change(self._inserts[bool(database.stored)], values) != 1:
+        if identity:
+            values["identity"] = identity
+        if border.quick_change(self._inserts[bool(identity)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         if not border.is_surely_open():  # the savepoint itself would begin a transaction
             raise FenceMisuseError(GONE_TEXT)
