@@ -16,9 +16,12 @@ from txcore.errors import BackendUnavailableError, UsageError
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.schema import (
     COMMITTED,
+    FIRST_VERSION,
     FORCED,
+    LOWEST_ID,
     SCHEMA_VERSION,
     TOMBSTONE,
+    TYPES,
     Meta,
     Tables,
     check_version,
@@ -74,11 +77,15 @@ class Dialect(ABC):
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
     meta_columns: ClassVar[str] = "m.*"
-    meta_types: ClassVar[dict[str, str]]  #: types of the columns that schema version 2 added
+    id_check: ClassVar[str] = ""
+    fence_end: ClassVar[str] = ""  #: follows the columns of the fence table
     created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
+        self.types = TYPES[self.family]
+        self.meta_types = {"identity": self.types.id, "server": "text", "adopted": "text"}
+        """Types of the columns that schema version 2 added."""
 
     # Differences -------------------------------------------------------------------------------------------------
 
@@ -89,10 +96,6 @@ class Dialect(ABC):
     def encode(self, transaction_id: bytes) -> Any:
         """Return an id in the driver's form."""
         return transaction_id
-
-    @abstractmethod
-    def create(self, border: Border) -> None:
-        """Create the tables if they are missing, safe against another process that does the same."""
 
     @abstractmethod
     def begin(self, border: Border) -> None:
@@ -152,19 +155,35 @@ class Dialect(ABC):
 
     # Common statements ---------------------------------------------------------------------------------------------
 
+    def create(self, border: Border) -> None:
+        """Create the fence table and its meta table; see `create_tables`."""
+        columns = (
+            f"transaction_id {self.types.id} NOT NULL PRIMARY KEY{self.id_check}, "
+            f"state {self.types.small} NOT NULL CHECK (state BETWEEN 1 AND 4), "
+            f"producer_group {self.types.group} NOT NULL, created {self.types.created}, "
+            "checks smallint NOT NULL DEFAULT 0"
+        )
+        self.create_tables(border, columns, self.fence_end)
+        self.give_identity(border)
+
+    def create_tables(self, border: Border, columns: str, end: str = "") -> None:
+        """Create a table and its meta table if they are missing, safe against another process that does the same."""
+        columns_of_meta = (
+            f"singleton {self.types.small} NOT NULL PRIMARY KEY CHECK (singleton = 1), "
+            f"schema_version integer NOT NULL, pruned_below {self.types.id} NOT NULL"
+        )
+        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ({columns}){self.types.end}{end}", {})
+        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.meta} ({columns_of_meta}){self.types.end}", {})
+        if not border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
+            self._insert_meta_row(border)
+
     def horizon(self, border: Border, *, locked: bool = False) -> bytes:
         """Return `pruned_below`; *locked* keeps a prune from raising it before the transaction ends.
 
         Raises:
             UsageError: no meta row, or a schema newer than this txcore.
         """
-        suffix = self.share_suffix if locked else ""
-        sql = f"SELECT schema_version, pruned_below FROM {self.tables.meta}{suffix}"  # noqa: S608
-        rows = border.rows(sql, {})
-        if not rows:
-            raise UsageError(f"table {self.tables.meta} has no row; run create()")
-        check_version(self.tables.fence, int(rows[0][0]))
-        return decode_id(rows[0][1])
+        return self.meta(border, locked=locked).pruned_below
 
     def meta(self, border: Border, *, locked: bool = False) -> Meta:
         """Return the meta row; *locked* as in `horizon`.
@@ -314,13 +333,13 @@ class Dialect(ABC):
             for is_bound in (False, True)
         }
 
-    def _first_meta_row(self) -> str:
-        """Return the statement that makes the meta row of schema version 1; `give_identity` completes it."""
-        return (
+    def _insert_meta_row(self, border: Border) -> None:
+        """Insert the meta row of the first schema version; `give_identity` completes it."""
+        sql = (
             f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
-            f"SELECT 1, 1, {self.place('id')} "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {self.tables.meta})"
+            f"VALUES (1, {FIRST_VERSION}, {self.place('id')})"
         )
+        border.change(sql, {"id": self.encode(LOWEST_ID)})
 
 
 def rows_of(rows: Iterable[Sequence[Any]]) -> Rows:

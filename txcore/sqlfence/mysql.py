@@ -6,13 +6,14 @@ cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are del
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
-from txcore.sqlfence.border import MYSQL, Border, Values
+from txcore.sqlfence.border import MYSQL, Border
 from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, states_of
-from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, Tables
+from txcore.sqlfence.failures import Cause, failure_of, unless
+from txcore.sqlfence.schema import Tables
 from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ class MySQL(Dialect):
     # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap lock.
     check_waits: ClassVar[bool] = False
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
-    meta_types: ClassVar[dict[str, str]] = {"identity": "BINARY(16)", "server": "TEXT", "adopted": "TEXT"}
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
@@ -37,24 +37,10 @@ class MySQL(Dialect):
         # would otherwise show the horizon of the transaction's first read. A prune waits for it.
         self._inserts = self._bound_inserts()
 
-    def create(self, border: Border) -> None:
-        """Create; each statement commits by itself on this database."""
-        columns = (
-            "transaction_id BINARY(16) NOT NULL PRIMARY KEY, state TINYINT NOT NULL CHECK (state BETWEEN 1 AND 4), "
-            f"producer_group VARCHAR({GROUP_LENGTH_MAX}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, "
-            "created TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), checks SMALLINT NOT NULL DEFAULT 0"
-        )
-        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ({columns}) ENGINE=InnoDB", {})
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton TINYINT NOT NULL PRIMARY KEY "
-            "CHECK (singleton = 1), schema_version INT NOT NULL, pruned_below BINARY(16) NOT NULL) ENGINE=InnoDB",
-            {},
-        )
-        if not border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
-            sql = f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) VALUES (1, 1, :id)"  # noqa: S608
-            _unless(Cause.DUPLICATE, border, sql, {"id": LOWEST_ID})
-            border.commit()  # at REPEATABLE READ, this transaction would not see the row of a faster process
-        self.give_identity(border)
+    def _insert_meta_row(self, border: Border) -> None:
+        """Insert it, unless a faster process has: here each CREATE commits by itself, and no lock is held."""
+        unless(Cause.DUPLICATE, partial(super()._insert_meta_row, border))
+        border.commit()  # at REPEATABLE READ, this transaction would not see the row of a faster process
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them in one statement, unless another process adds one meanwhile; then look again.
@@ -67,7 +53,8 @@ class MySQL(Dialect):
             missing = [f"ADD COLUMN {name} {kind}" for name, kind in self.meta_types.items() if name not in there]
             if not missing:
                 return
-            _unless(Cause.COLUMN_THERE, border, f"ALTER TABLE {self.tables.meta} {', '.join(missing)}", {})
+            sql = f"ALTER TABLE {self.tables.meta} {', '.join(missing)}"
+            unless(Cause.COLUMN_THERE, partial(border.change, sql, {}))
 
     def begin(self, border: Border) -> None:
         """Leave the begin to autocommit=0, which the drivers set."""
@@ -155,12 +142,3 @@ class MySQL(Dialect):
         sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
         border.change(sql, values)
         return self.read(border, ids, " FOR UPDATE")
-
-
-def _unless(cause: Cause, border: Border, sql: str, values: Values) -> None:
-    """Run *sql*; a failure of this *cause* means that another process was first."""
-    try:
-        border.change(sql, values)
-    except Exception as error:
-        if failure_of(error).cause is not cause:
-            raise

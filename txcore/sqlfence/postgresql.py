@@ -23,7 +23,7 @@ from txcore.sqlfence.dialects import (
     rows_of,
     states_of,
 )
-from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, TOMBSTONE, VIA_TABLE, Tables
+from txcore.sqlfence.schema import COMMITTED, TOMBSTONE, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,6 @@ class PostgreSQL(Dialect):
         "1, m.schema_version, CAST(m.pruned_below AS text), to_jsonb(m) ->> 'identity', to_jsonb(m) ->> 'server', "
         f"to_jsonb(m) ->> 'adopted', {_OIDS}"
     )
-    meta_types: ClassVar[dict[str, str]] = {"identity": "uuid", "server": "text", "adopted": "text"}
     sets_durability: ClassVar[bool] = True
 
     def __init__(self, tables: Tables, statement_timeout_s: float) -> None:
@@ -100,23 +99,10 @@ class PostgreSQL(Dialect):
         """Return the canonical text, which every driver sends to a uuid column."""
         return id_text(transaction_id)
 
-    def create(self, border: Border) -> None:
+    def create_tables(self, border: Border, columns: str, end: str = "") -> None:
         """Create under an advisory lock, because two CREATE TABLE IF NOT EXISTS at once can collide."""
         border.rows("SELECT pg_advisory_xact_lock(hashtext(:name))", {"name": f"txcore:{self.tables.fence}"})
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.fence} (transaction_id uuid PRIMARY KEY, "
-            f"state smallint NOT NULL CHECK (state BETWEEN 1 AND 4), "
-            f"producer_group varchar({GROUP_LENGTH_MAX}) NOT NULL, "
-            "created timestamptz NOT NULL DEFAULT clock_timestamp(), checks smallint NOT NULL DEFAULT 0)",
-            {},
-        )
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton smallint PRIMARY KEY CHECK (singleton = 1), "
-            "schema_version integer NOT NULL, pruned_below uuid NOT NULL)",
-            {},
-        )
-        border.change(self._first_meta_row(), {"id": self.encode(LOWEST_ID)})
-        self.give_identity(border)
+        super().create_tables(border, columns, end)
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them in one statement; the shorter wait holds for the rest of this transaction."""

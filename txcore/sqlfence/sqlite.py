@@ -12,7 +12,7 @@ from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, states_of
 from txcore.sqlfence.failures import failure_of
-from txcore.sqlfence.schema import LOWEST_ID, Tables
+from txcore.sqlfence.schema import Tables
 from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class SQLite(Dialect):
     family: ClassVar[str] = SQLITE
     created_ms = "CAST(round((julianday(created) - 2440587.5) * 86400000) AS INTEGER)"
     locks_whole_file: ClassVar[bool] = True
-    meta_types: ClassVar[dict[str, str]] = {"identity": "BLOB", "server": "TEXT", "adopted": "TEXT"}
+    id_check: ClassVar[str] = " CHECK (length(transaction_id) = 16)"
+    fence_end: ClassVar[str] = " WITHOUT ROWID"
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
@@ -38,25 +39,6 @@ class SQLite(Dialect):
                 key="table",
             )
         self._inserts = self._bound_inserts()
-
-    def create(self, border: Border) -> None:
-        """Create, holding the file's only write lock."""
-        self.begin(border)
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ("
-            "transaction_id BLOB NOT NULL PRIMARY KEY CHECK (length(transaction_id) = 16), "
-            "state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 4), producer_group TEXT NOT NULL, "
-            "created TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), "
-            "checks INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
-            {},
-        )
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), "
-            "schema_version INTEGER NOT NULL, pruned_below BLOB NOT NULL)",
-            {},
-        )
-        border.change(self._first_meta_row(), {"id": LOWEST_ID})
-        self.give_identity(border)
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them under the file's lock."""
