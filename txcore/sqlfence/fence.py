@@ -19,7 +19,7 @@ from txcore.sqlfence.connections import border_of, inner_of, is_open, on_border,
 from txcore.sqlfence.dialects import ROWS_MAX
 from txcore.sqlfence.fence_row import check_arguments
 from txcore.sqlfence.fence_table import FenceTable
-from txcore.sqlfence.runners import reason_of, runner_of
+from txcore.sqlfence.runners import Runner, reason_of
 from txcore.sqlfence.schema import VIA_TABLE
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class SqlFence(FenceTable):
         self._require_created()
         runner = self._own
         if engine is not None and engine is not self.engine:
-            runner = runner_of(engine, self._dialect, self._secret)
+            runner = Runner(engine, self._dialect, self._secret)
             self._watch(engine)
         return runner.begin(lambda border: self._rows.insert(border, transaction_id, group, owned=True))
 

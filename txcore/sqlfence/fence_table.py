@@ -19,7 +19,7 @@ from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.fence_row import RowKeeper, check_arguments
 from txcore.sqlfence.identity import Adoption, Database
 from txcore.sqlfence.prune import IsClosed, prune_steps, via_table
-from txcore.sqlfence.runners import runner_of
+from txcore.sqlfence.runners import Runner
 from txcore.sqlfence.schema import IDENTITY_BYTES, LOWEST_ID, tables_named
 from txcore.sqlfence.transaction_state import watch_savepoints
 
@@ -93,7 +93,7 @@ class FenceTable:
         self._secret = engine.url.password
         self._dialect = dialect_of(engine.dialect.name, tables_named(table), statement_timeout_s)
         self._rows = RowKeeper(self._dialect, self._secret)
-        self._own = runner_of(engine, self._dialect, self._secret, sleep)
+        self._own = Runner(engine, self._dialect, self._secret, sleep)
         self._database: bytes | None = None
         self._must_await_create = False
         self._watch(engine)
