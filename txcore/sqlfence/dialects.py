@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -29,7 +30,7 @@ from txcore.sqlfence.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from txcore.sqlfence.border import Border
 
@@ -152,6 +153,23 @@ class Dialect(ABC):
 
         Returns the statement that restores the pooled connection's own settings, "" for none.
         """
+
+    @contextmanager
+    def work(self, border: Border, lock_timeout_s: float) -> Iterator[None]:
+        """Bound a block with `begin_work`; the block commits. All else is rolled back at its end.
+
+        A connection that is too broken for that is discarded by its pool.
+        """
+        undo = ""
+        try:
+            undo = self.begin_work(border, lock_timeout_s)
+            yield
+        finally:
+            with suppress(Exception):
+                border.rollback()
+            with suppress(Exception):
+                if undo:
+                    border.outside(undo)
 
     # Common statements ---------------------------------------------------------------------------------------------
 

@@ -204,11 +204,11 @@ class SqlFence(FenceTable):
             self._dialect,
             group,
             lock_timeout_s=self._lock_timeout_s,
-            time_max_s=self._statement_timeout_s,
+            deadline_s=self._clock.elapsed_s() + self._statement_timeout_s,
             attempts_max=self._attempts_max,
             elapsed_s=self._clock.elapsed_s,
             secret=self._secret,
-            databases=databases,
+            databases=databases or {},
         )
         return self._own.answer(ids, check.run)
 
