@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from txcore.errors import InboxHorizonError, UsageError
 from txcore.ids import id_text
-from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
+from txcore.sqlfence.border import MYSQL, Border
 from txcore.sqlfence.dialects import decode_id
 from txcore.sqlfence.failures import Cause, unless
 from txcore.sqlfence.families import dialect_of
@@ -26,17 +26,6 @@ class InboxTable:
     def __init__(self, dialect_name: str, tables: Tables) -> None:
         self.tables = tables
         self.dialect = dialect_of(dialect_name, tables)
-        # Reads the current horizon, also in a transaction with an older snapshot: there the row is locked, and
-        # PostgreSQL raises 40001 if it has changed since. SQLite's writer has no old snapshot.
-        self._horizon = {
-            POSTGRESQL: (
-                "SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "  # noqa: S608
-                f"THEN (SELECT pruned_below FROM {tables.meta}) "
-                f"ELSE (SELECT pruned_below FROM {tables.meta} FOR SHARE) END"
-            ),
-            MYSQL: f"SELECT pruned_below FROM {tables.meta} LOCK IN SHARE MODE",  # noqa: S608
-            SQLITE: f"SELECT pruned_below FROM {tables.meta}",  # noqa: S608
-        }[self.dialect.family]
         self._insert = (
             f"INSERT INTO {tables.fence} (transaction_id, message_index, producer_group) "  # noqa: S608
             f"VALUES ({self.dialect.place('id')}, :message_index, :producer_group)"
@@ -102,7 +91,7 @@ class InboxTable:
         }
 
     def _horizon_now(self, border: Border) -> bytes:
-        rows = border.rows(self._horizon, {})
+        rows = border.rows(self.dialect.current_horizon, {})
         if not rows or rows[0][0] is None:
             raise UsageError(f"table {self.tables.meta} has no row; run create()")
         return decode_id(rows[0][0])

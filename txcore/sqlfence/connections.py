@@ -192,17 +192,15 @@ class SqlAlchemyBorder:
         return border if border.open_at_driver() is False else None
 
     def _connection(self) -> Connection:
-        if self._used is None:
-            self._used = self._connection_of(self._holder)
-        return self._used
-
-    def _connection_of(self, session: Any) -> Connection:
+        if self._used is not None:
+            return self._used
+        session: Any = self._holder
         try:
-            found: Connection = session.connection()
+            self._used = session.connection()
         except UnboundExecutionError:  # bound per mapper: use the fence's database
             engine = self._engine.sync_engine if isinstance(self._engine, AsyncEngine) else self._engine
-            found = session.connection(bind_arguments={"bind": engine})
-        return found
+            self._used = session.connection(bind_arguments={"bind": engine})
+        return self._used
 
     def _executed(self, sql: str, values: Values) -> Any:
         """Return the driver's cursor on which *sql* has run."""

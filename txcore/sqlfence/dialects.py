@@ -65,6 +65,16 @@ class StoredRow:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class FenceRow:
+    """One stored row, for operators: its state, its group, its time of insert, and the number of checks of it."""
+
+    state: int
+    group: str
+    created_ms: int
+    checks: int
+
+
 Rows = dict[bytes, StoredRow]
 
 
@@ -87,6 +97,8 @@ class Dialect(ABC):
         self.types = TYPES[self.family]
         self.meta_types = {"identity": self.types.id, "server": "text", "adopted": "text"}
         """Types of the columns that schema version 2 added."""
+        self.current_horizon = f"SELECT pruned_below FROM {tables.meta}{self.share_suffix}"  # noqa: S608
+        """A statement that reads the horizon, also in a transaction with an older snapshot."""
 
     # Differences -------------------------------------------------------------------------------------------------
 
@@ -98,12 +110,10 @@ class Dialect(ABC):
         """Return an id in the driver's form."""
         return transaction_id
 
-    @abstractmethod
-    def begin(self, border: Border) -> None:
-        """Open a transaction on a connection that the fence has opened for a producer."""
+    def begin(self, border: Border) -> None:  # noqa: B027 - most drivers begin by themselves
+        """Open a transaction on a connection that the fence has opened for a producer, if the driver does not."""
 
-    @abstractmethod
-    def require_durable(self, border: Border) -> None:
+    def require_durable(self, border: Border) -> None:  # noqa: B027 - an insert may set it
         """Refuse settings under which a crash may undo a commit, and that SQL cannot change here.
 
         Raises:
@@ -241,7 +251,14 @@ class Dialect(ABC):
         if self.meta(border).identity:
             return
         try:
-            self._give_identity(border)
+            self.add_meta_columns(border)
+            # One statement: on MariaDB adding columns has ended the transaction, and another process may be here too.
+            sql = (
+                f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
+                f"schema_version = {SCHEMA_VERSION} WHERE identity IS NULL"
+            )
+            server = self.server(border, self.meta(border).oids)
+            border.change(sql, {"id": self.encode(new_identity()), "server": server})
         except Exception as error:
             if failure_of(error).cause is not Cause.LOCKED:
                 raise
@@ -250,16 +267,6 @@ class Dialect(ABC):
                 "fence works as before, with its old schema version; run create() again after that transaction "
                 "has ended"
             ) from error
-
-    def _give_identity(self, border: Border) -> None:
-        self.add_meta_columns(border)
-        # One statement: on MariaDB adding columns has ended the transaction, and another process may be here as well.
-        sql = (
-            f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
-            f"schema_version = {SCHEMA_VERSION} WHERE identity IS NULL"
-        )
-        server = self.server(border, self.meta(border).oids)
-        border.change(sql, {"id": self.encode(new_identity()), "server": server})
 
     @abstractmethod
     def add_meta_columns(self, border: Border) -> None:
@@ -275,7 +282,7 @@ class Dialect(ABC):
 
     def read(self, border: Border, ids: Sequence[bytes], suffix: str = "") -> Rows:
         """Return the existing rows of *ids*."""
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         sql = (
             f"SELECT transaction_id, state, producer_group FROM {self.tables.fence} "  # noqa: S608
             f"WHERE transaction_id IN ({names}){suffix}"
@@ -305,7 +312,7 @@ class Dialect(ABC):
 
     def delete(self, border: Border, ids: Sequence[bytes]) -> int:
         """Delete the rows of *ids* and return their number."""
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         return border.change(f"DELETE FROM {self.tables.fence} WHERE transaction_id IN ({names})", values)  # noqa: S608
 
     def count_groups(self, border: Border) -> dict[str, dict[int, int]]:
@@ -316,15 +323,16 @@ class Dialect(ABC):
             groups.setdefault(str(group), {})[int(state)] = int(count)
         return groups
 
-    def read_whole(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, tuple[int, str, int, int]]:
-        """Return (state, group, time of the insert in ms, checks) of the existing rows."""
-        names, values = self._named(ids)
+    def read_whole(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, FenceRow]:
+        """Return the existing rows with all of their columns."""
+        names, values = self.named(ids)
         sql = (
             f"SELECT transaction_id, state, producer_group, {self.created_ms}, checks FROM {self.tables.fence} "  # noqa: S608
             f"WHERE transaction_id IN ({names})"
         )
         return {
-            decode_id(row[0]): (int(row[1]), str(row[2]), int(row[3]), int(row[4])) for row in border.rows(sql, values)
+            decode_id(row[0]): FenceRow(int(row[1]), str(row[2]), int(row[3]), int(row[4]))
+            for row in border.rows(sql, values)
         }
 
     def oldest(self, border: Border) -> bytes | None:
@@ -333,12 +341,13 @@ class Dialect(ABC):
         rows = border.rows(sql, {})
         return decode_id(rows[0][0]) if rows else None
 
-    def _named(self, ids: Iterable[bytes]) -> tuple[str, dict[str, Any]]:
+    def named(self, ids: Iterable[bytes]) -> tuple[str, dict[str, Any]]:
+        """Return the placeholders of *ids*, and their values."""
         values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
         return ", ".join(self.place(name) for name in values), values
 
     def _tombstone_rows(self, ids: Sequence[bytes], group: str) -> tuple[str, dict[str, Any]]:
-        values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
+        _, values = self.named(ids)
         rows = ", ".join(f"({self.place(name)}, {TOMBSTONE}, :producer_group)" for name in values)
         return rows, values | {"producer_group": group}
 

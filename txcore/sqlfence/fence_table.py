@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from txcore.errors import ConfigError, UsageError
 from txcore.sqlfence import identity, messages
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import POSTGRESQL, Border
-from txcore.sqlfence.dialects import ROWS_MAX
+from txcore.sqlfence.dialects import ROWS_MAX, FenceRow
 from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.fence_row import RowKeeper, check_arguments
 from txcore.sqlfence.identity import Adoption, Database
@@ -45,16 +46,6 @@ class FenceStats:
     oldest: bytes | None
     pruned_below: bytes
     groups: Mapping[str, Mapping[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class FenceRow:
-    """One stored row, for operators: its state, its group, its time of insert, and the number of checks of it."""
-
-    state: int
-    group: str
-    created_ms: int
-    checks: int
 
 
 class FenceTable:
@@ -179,8 +170,7 @@ class FenceTable:
         def action(border: Border) -> dict[bytes, FenceRow]:
             found: dict[bytes, FenceRow] = {}
             for start in range(0, len(ids), ROWS_MAX):
-                rows = self._dialect.read_whole(border, ids[start : start + ROWS_MAX])
-                found |= {each: FenceRow(*row) for each, row in rows.items()}
+                found |= self._dialect.read_whole(border, ids[start : start + ROWS_MAX])
             return found
 
         return self._own.look(action)
@@ -210,11 +200,10 @@ class FenceTable:
         def action(border: Border) -> FenceStats:
             dialect = self._dialect
             groups = dialect.count_groups(border)
-            states: dict[int, int] = {}
+            states: Counter[int] = Counter()
             for counts in groups.values():
-                for state, count in counts.items():
-                    states[state] = states.get(state, 0) + count
-            return FenceStats(states, dialect.oldest(border), dialect.horizon(border), groups)
+                states.update(counts)
+            return FenceStats(dict(states), dialect.oldest(border), dialect.horizon(border), groups)
 
         return self._own.transact(action, self._lock_timeout_s)
 

@@ -115,8 +115,7 @@ def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str,
 
 def waiting(dialect: Dialect, border: Border, ids: Iterable[bytes], *, has_dropped: bool = False) -> set[bytes]:
     """Return the *ids* that have a row in the message table, parked ones included, dropped ones if *has_dropped*."""
-    values = {f"i{number}": dialect.encode(item) for number, item in enumerate(ids)}
-    names = ", ".join(dialect.place(name) for name in values)
+    names, values = dialect.named(ids)
     sql = f"SELECT DISTINCT transaction_id FROM {dialect.tables.message} WHERE transaction_id IN ({names})"  # noqa: S608
     if not has_dropped:
         sql += f" AND parked < {DROPPED}"

@@ -56,9 +56,6 @@ class MySQL(Dialect):
             sql = f"ALTER TABLE {self.tables.meta} {', '.join(missing)}"
             unless(Cause.COLUMN_THERE, partial(border.change, sql, {}))
 
-    def begin(self, border: Border) -> None:
-        """Leave the begin to autocommit=0, which the drivers set."""
-
     def require_durable(self, border: Border) -> None:
         """Refuse a server that does not flush at commit: no client can change that for one transaction."""
         flushed = border.rows("SELECT @@innodb_flush_log_at_trx_commit", {})[0][0]
@@ -95,11 +92,11 @@ class MySQL(Dialect):
         At READ UNCOMMITTED a plain read shows rows that may still be rolled back, and at every level a commit whose
         log is not on disk yet.
         """
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         where = f"{self.tables.fence} WHERE transaction_id IN ({names}) FOR UPDATE SKIP LOCKED"
         states = states_of(border.rows(f"SELECT transaction_id, state FROM {where}", values))  # noqa: S608
         if states:
-            names, values = self._named(states)
+            names, values = self.named(states)
             sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
             border.change(sql, values)
             border.commit()
@@ -138,7 +135,7 @@ class MySQL(Dialect):
 
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
         """Update the existing rows, then read them under their lock."""
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
         border.change(sql, values)
         return self.read(border, ids, " FOR UPDATE")

@@ -84,13 +84,11 @@ class SqliteBorder(PlainBorder):
         """Run *sql*; the driver begins transactions only for statements that write rows."""
         return self.rows(sql, {})
 
-    def open_at_driver(self) -> bool | None:
+    def open_at_driver(self) -> bool:
         """Return SQLite's own state."""
         return self._connection.in_transaction
 
-    def is_surely_open(self) -> bool:
-        """Return SQLite's own state."""
-        return self._connection.in_transaction
+    is_surely_open = open_at_driver
 
     def commits_each_statement(self) -> bool:
         """Return whether autocommit is on and nothing was begun."""

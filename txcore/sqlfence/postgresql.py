@@ -61,13 +61,16 @@ class PostgreSQL(Dialect):
         # At READ COMMITTED the statement reads the horizon of its own start; a prune waits longer than the time
         # that RETURNING allows from there. A level with one snapshot per transaction may have read long ago, so
         # there the row is locked: if it has changed since, the database raises 40001.
-        insert = (
-            f"INSERT INTO {tables.fence} AS f (transaction_id, state, producer_group) "  # noqa: S608
-            "SELECT CAST(:id AS uuid), {state}, CAST(:producer_group AS varchar) "
-            "WHERE CAST(:id AS uuid) >= CASE "
-            "WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "
+        horizon = (
+            "CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "  # noqa: S608
             f"THEN (SELECT pruned_below FROM {tables.meta} AS m{{where}}) "
-            f"ELSE (SELECT pruned_below FROM {tables.meta} AS m{{where}} FOR SHARE) END "
+            f"ELSE (SELECT pruned_below FROM {tables.meta} AS m{{where}} FOR SHARE) END"
+        )
+        self.current_horizon = f"SELECT {horizon.format(where='')}"
+        insert = (
+            f"INSERT INTO {tables.fence} AS f (transaction_id, state, producer_group) "
+            "SELECT CAST(:id AS uuid), {state}, CAST(:producer_group AS varchar) "
+            f"WHERE CAST(:id AS uuid) >= {horizon} "
             f"RETURNING CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "
             "WHEN clock_timestamp() - statement_timestamp() >= "
             f"interval '{int(statement_timeout_s * 1000)} milliseconds' THEN '{_LATE}' ELSE {_DURABLE} END AS word"
@@ -121,12 +124,6 @@ class PostgreSQL(Dialect):
             return ""
         system = border.rows("SELECT system_identifier FROM pg_control_system()", {})[0][0]
         return f"{system}/{oids}"
-
-    def begin(self, border: Border) -> None:
-        """Leave BEGIN to the driver."""
-
-    def require_durable(self, border: Border) -> None:
-        """Do nothing: the insert sets the durability of its own transaction."""
 
     def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:
         """Insert, set synchronous_commit, and find out from xmin whether a savepoint is open: one round trip."""

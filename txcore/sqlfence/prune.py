@@ -40,19 +40,14 @@ class PruneResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A step: run it in a transaction of its own on a connection of the fence's own."""
-
-    action: Callable[[Border], Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Wait:
     """A step: let this time pass."""
 
     seconds: float
 
 
+Work = Callable[["Border"], Any]
+"""A step: run it in a transaction of its own on a connection of the fence's own."""
 PruneSteps = Generator[Work | Wait, Any, PruneResult]
 
 
@@ -98,7 +93,7 @@ def _retried(action: Callable[[Border], Any]) -> Generator[Work | Wait, Any, Any
     for attempt in range(_ATTEMPTS_MAX):
         if attempt:
             yield Wait(attempt * 0.2)
-        outcome = yield Work(action)
+        outcome = yield action
         if not isinstance(outcome, Contended):
             return outcome
     raise BackendUnavailableError(f"the prune gave up after {_ATTEMPTS_MAX} tries and can be run again: {outcome.text}")

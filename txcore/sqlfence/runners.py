@@ -140,7 +140,7 @@ class Runner:
             if isinstance(step, Wait):
                 outcome = await self._ended(self._sleep(step.seconds))
             else:
-                outcome = await self._contend(step.action, LOCK_TIMEOUT_S)
+                outcome = await self._contend(step, LOCK_TIMEOUT_S)
 
     async def _contend(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
         def work(inner: Connection) -> Any:

@@ -107,7 +107,7 @@ class SQLite(Dialect):
 
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
         """Read, unless this connection sees uncommitted rows of others (a shared cache, read_uncommitted)."""
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         sql = (
             f"SELECT transaction_id, state FROM {self.tables.fence} WHERE transaction_id IN ({names}) "  # noqa: S608
             "AND NOT (SELECT read_uncommitted FROM pragma_read_uncommitted)"
