@@ -91,29 +91,16 @@ class SqlAlchemyBorder:
         kind: Any = type(driver)
         shortcut = _shortcut_of(kind)
         rows = shortcut and shortcut(driver, sql, values)
-        if rows is not None:
-            return rows
-        cursor = self._executed(sql, values)
-        try:
-            return list(cursor.fetchall())
-        finally:
-            cursor.close()
+        return self._on_cursor(sql, values, lambda cursor: list(cursor.fetchall())) if rows is None else rows
 
     def quick_change(self, sql: str, values: Values) -> int:
         """Run *sql* on the driver's cursor and return the number of rows."""
-        cursor = self._executed(sql, values)
-        try:
-            return int(cursor.rowcount)
-        finally:
-            cursor.close()
+        return self._on_cursor(sql, values, lambda cursor: int(cursor.rowcount))
 
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""
-        cursor = self._executed(sql, {})
-        try:
-            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
-        finally:
-            cursor.close()
+        rows = self._on_cursor(sql, {}, lambda cursor: cursor.fetchall() if cursor.description else [])
+        return [tuple(row) for row in rows]
 
     def open_at_driver(self) -> bool | None:
         """Return the state of the driver's connection."""
@@ -202,8 +189,8 @@ class SqlAlchemyBorder:
             self._used = session.connection(bind_arguments={"bind": engine})
         return self._used
 
-    def _executed(self, sql: str, values: Values) -> Any:
-        """Return the driver's cursor on which *sql* has run."""
+    def _on_cursor(self, sql: str, values: Values, action: Callable[[Any], T]) -> T:
+        """Run *sql* on a cursor of the driver's, and return the result of *action* on it."""
         connection = self._connection()
         cursor = connection.connection.cursor()
         try:
@@ -212,10 +199,9 @@ class SqlAlchemyBorder:
                 cursor.execute(statement, [values[place] for place in places] if places else values)
             else:
                 cursor.execute(sql)
-        except BaseException:
+            return action(cursor)
+        finally:
             cursor.close()
-            raise
-        return cursor
 
     def _driver(self) -> Any:
         return self._connection().connection.driver_connection

@@ -17,7 +17,7 @@ from txcore.sqlfence.schema import Tables
 from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _NO_SAVEPOINT: Final = "1305"
 
@@ -96,9 +96,7 @@ class MySQL(Dialect):
         where = f"{self.tables.fence} WHERE transaction_id IN ({names}) FOR UPDATE SKIP LOCKED"
         states = states_of(border.rows(f"SELECT transaction_id, state FROM {where}", values))  # noqa: S608
         if states:
-            names, values = self.named(states)
-            sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
-            border.change(sql, values)
+            self._count_check(border, states)
             border.commit()
         return states
 
@@ -135,7 +133,10 @@ class MySQL(Dialect):
 
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
         """Update the existing rows, then read them under their lock."""
+        self._count_check(border, ids)
+        return self.read(border, ids, " FOR UPDATE")
+
+    def _count_check(self, border: Border, ids: Iterable[bytes]) -> None:
         names, values = self.named(ids)
         sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
         border.change(sql, values)
-        return self.read(border, ids, " FOR UPDATE")
