@@ -29,7 +29,7 @@ IMPURE = {
     "txcore/runtime/drivers.py": "sleeps for a blocking caller",
     "txcore/operator/operator.py": "sleeps for a blocking caller",
     "txcore/integrations/opentelemetry.py": "spans bear the machine's time, to the nanosecond",
-    "txcore/sqlfence/identity.py": "draws the name of a database, once in its life",
+    "txcore/sqlfence/schema.py": "draws the name of a database, once in its life",
     "txcore/history/log_survey.py": "sleeps for a blocking caller",
 }
 IMPURE_CALLS = re.compile(

@@ -15,7 +15,7 @@ from txcore.message_table import TableRow
 from txcore.sqlfence import PruneResult, SqlFence
 from txcore.sqlfence import prune as prune_module
 from txcore.sqlfence.connections import border_of
-from txcore.sqlfence.prune import Contended, Wait, Work, prune_steps
+from txcore.sqlfence.prune import Contended, Wait, prune_steps
 
 GROUP = "orders"
 
@@ -275,12 +275,12 @@ def test_is_closed_cannot_name_ids_it_was_not_asked_for(world, prune):
 def test_contended_step_is_tried_again_a_bounded_number_of_times():
     """A lock that is never free ends the prune with an error after five tries."""
     steps = prune_steps(None, bytes(16), everything, wait_s=1, chunk=1)
-    taken = [type(next(steps))]
+    waits = [isinstance(next(steps), Wait)]
     for _ in range(4):
-        taken += [type(steps.send(Contended("locked"))), type(steps.send(None))]
+        waits += [isinstance(steps.send(Contended("locked")), Wait), isinstance(steps.send(None), Wait)]
     with pytest.raises(BackendUnavailableError, match="5 tries"):
         steps.send(Contended("locked"))
-    assert taken == [Work, *[Wait, Work] * 4]
+    assert waits == [False, *[True, False] * 4]
 
 
 def test_async_prune_waits_asynchronously(sqlite):

@@ -20,7 +20,7 @@ from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.connections import is_async, on_border
 from txcore.sqlfence.dialects import ROWS_MAX
 from txcore.sqlfence.prune import prune_steps
-from txcore.sqlfence.runners import runner_of
+from txcore.sqlfence.runners import Runner
 from txcore.sqlfence.schema import tables_named
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Inbox:
         self.table = table
         self._clock = clock or SystemClock()
         self._statements = InboxTable(engine.dialect.name, tables_named(table))
-        self._own = runner_of(engine, self._statements.dialect, engine.url.password)
+        self._own = Runner(engine, self._statements.dialect, engine.url.password)
 
     def create(self) -> Awaitable[None] | None:
         """Create the tables if they are missing; idempotent, safe when several processes do it at once.

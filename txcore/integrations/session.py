@@ -23,7 +23,7 @@ from txcore.integrations.releasing import release
 from txcore.message import Message, validate_message
 from txcore.producer.producer import Transaction, TransactionProducer
 from txcore.results import EndResult
-from txcore.sqlfence.savepoints import open_savepoints, watch_savepoints
+from txcore.sqlfence.transaction_state import open_savepoints, watch_savepoints
 
 _KEY: Final = "txcore"
 

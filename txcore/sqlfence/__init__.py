@@ -14,8 +14,9 @@ except ImportError as error:
         raise
     raise BackendNotInstalledError("SqlFence", "SQLAlchemy", "sql") from error
 
+from txcore.sqlfence.dialects import FenceRow
 from txcore.sqlfence.fence import SqlFence
-from txcore.sqlfence.fence_table import FenceRow, FenceStats
+from txcore.sqlfence.fence_table import FenceStats
 from txcore.sqlfence.prune import PruneResult
 
 __all__ = ["FenceRow", "FenceStats", "PruneResult", "SqlFence"]

@@ -18,16 +18,9 @@ else:
     except ImportError:
 
         class AsyncEngine:
-            """Replaces SQLAlchemy's class of this name."""
+            """Replaces each of SQLAlchemy's asynchronous classes."""
 
-        class AsyncConnection:
-            """Replaces SQLAlchemy's class of this name."""
-
-        class AsyncSession:
-            """Replaces SQLAlchemy's class of this name."""
-
-        class async_scoped_session:  # noqa: N801 - SQLAlchemy's name
-            """Replaces SQLAlchemy's class of this name."""
+        AsyncConnection = AsyncSession = async_scoped_session = AsyncEngine
 
 
 __all__ = ["AsyncConnection", "AsyncEngine", "AsyncSession", "async_scoped_session"]

@@ -7,7 +7,7 @@ one open producer holds up no answer but its own. Every failure is NO_ANSWER wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from txcore.errors import TxcoreError
@@ -16,7 +16,7 @@ from txcore.sqlfence import identity, messages
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.dialects import ROWS_MAX, Dialect, Rows
 from txcore.sqlfence.failures import Cause, Failure, failure_of
-from txcore.sqlfence.schema import COMMITTED, FORCED, TOMBSTONE, VIA_TABLE
+from txcore.sqlfence.schema import COMMITTED, FORCED, TOMBSTONE, VIA_TABLE, Meta
 
 Readings = dict[bytes, FenceReading]
 
@@ -31,133 +31,104 @@ _PRUNED: Final = FenceReading(FenceAnswer.PRUNED, "no row, and the id lies below
 _SINGLE_WAIT_PART: Final = 4  # one by one, each id waits this part of the lock timeout
 
 
+@dataclass(frozen=True, slots=True)
 class Check:
     """One call of `SqlFence.check` on one connection.
 
-    Args:
+    Attributes:
         attempts_max: Most tries of one transaction that the database aborts (deadlock, serialization).
-        time_max_s: Time after which no further id is tried by itself.
+        deadline_s: Time after which no further id is tried by itself, as `elapsed_s` counts.
         databases: The identities that the ids' halves carry; ids of another database are not checked.
     """
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        group: str,
-        *,
-        lock_timeout_s: float,
-        time_max_s: float,
-        attempts_max: int,
-        elapsed_s: Callable[[], float],
-        secret: str | None,
-        databases: Mapping[bytes, bytes] | None = None,
-    ) -> None:
-        self._dialect = dialect
-        self._group = group
-        self._lock_timeout_s = lock_timeout_s
-        self._deadline_s = elapsed_s() + time_max_s
-        self._attempts_max = attempts_max
-        self._elapsed_s = elapsed_s
-        self._secret = secret
-        self._databases = databases or {}
+    dialect: Dialect
+    group: str
+    lock_timeout_s: float
+    deadline_s: float
+    attempts_max: int
+    elapsed_s: Callable[[], float]
+    secret: str | None
+    databases: Mapping[bytes, bytes]
 
     def run(self, border: Border, ids: Sequence[bytes]) -> Readings:
         """Return a reading for each of *ids*, which ascend and are distinct."""
         readings: Readings = {}
         for start in range(0, len(ids), ROWS_MAX):
             chunk = ids[start : start + ROWS_MAX]
-            found = self._attempt(border, chunk, self._lock_timeout_s)
+            found = self._attempt(border, chunk, self.lock_timeout_s)
             if isinstance(found, Failure) and self._is_worth_splitting(found, chunk):
                 found = self._one_by_one(border, chunk)
             readings |= no_answers(chunk, str(found)) if isinstance(found, Failure) else found
             if isinstance(found, Failure) and found.cause is Cause.LOST:
-                readings |= no_answers(ids[start + ROWS_MAX :], str(found))
-                break
+                return readings | no_answers(ids[start + ROWS_MAX :], str(found))
         return readings
 
     def _is_worth_splitting(self, failure: Failure, ids: Sequence[bytes]) -> bool:
         contended = failure.cause in {Cause.LOCKED, Cause.COLLISION}
-        return contended and len(ids) > 1 and not self._dialect.locks_whole_file
+        return contended and len(ids) > 1 and not self.dialect.locks_whole_file
 
     def _one_by_one(self, border: Border, ids: Sequence[bytes]) -> Readings:
         readings: Readings = {}
         for index, transaction_id in enumerate(ids):
-            if self._elapsed_s() > self._deadline_s:
+            if self.elapsed_s() > self.deadline_s:
                 return readings | no_answers(ids[index:], "not reached in time: earlier ids were locked")
-            found = self._attempt(border, [transaction_id], self._lock_timeout_s / _SINGLE_WAIT_PART)
-            if isinstance(found, Failure):
-                readings |= no_answers([transaction_id], str(found))
-                if found.cause is Cause.LOST:
-                    return readings | no_answers(ids[index + 1 :], str(found))
-            else:
-                readings |= found
+            found = self._attempt(border, [transaction_id], self.lock_timeout_s / _SINGLE_WAIT_PART)
+            if isinstance(found, Failure) and found.cause is Cause.LOST:
+                return readings | no_answers(ids[index:], str(found))
+            readings |= no_answers([transaction_id], str(found)) if isinstance(found, Failure) else found
         return readings
 
     def _attempt(self, border: Border, ids: Sequence[bytes], lock_timeout_s: float) -> Readings | Failure:
         """Try one transaction; retry while the database aborts it, a bounded number of times."""
-        failure: Failure | None = None
-        for _ in range(self._attempts_max):
-            undo = ""
+        failure = Failure(Cause.COLLISION, "", "")
+        for _ in range(self.attempts_max):
             try:
-                undo = self._dialect.begin_work(border, lock_timeout_s if self._dialect.check_waits else 0)
-                readings = self._transact(border, ids)
-                border.commit()
+                with self.dialect.work(border, lock_timeout_s if self.dialect.check_waits else 0):
+                    readings = self._transact(border, ids)
+                    border.commit()
             except TxcoreError as error:
-                failure = Failure(Cause.OTHER, "", str(error))
+                return Failure(Cause.OTHER, "", str(error))
             except Exception as error:  # noqa: BLE001 - no failure of the database's may pass as an answer
-                failure = failure_of(error, self._secret)
+                failure = failure_of(error, self.secret)
             else:
-                failure = None
-            finally:
-                self._clean(border, undo)
-            if failure is None:
                 return readings
             if failure.cause is not Cause.COLLISION:
                 break
-        assert failure is not None  # attempts_max is at least 1
         return failure
 
-    def _clean(self, border: Border, undo: str) -> None:
-        # The pool discards a connection that is too broken for this; the transaction was committed or was not.
-        with suppress(Exception):
-            border.rollback()
-        with suppress(Exception):
-            if undo:
-                border.outside(undo)
-
     def _transact(self, border: Border, ids: Sequence[bytes]) -> Readings:
-        meta = self._dialect.meta(border, locked=True)
+        meta = self.dialect.meta(border, locked=True)
         readings = self._foreign(border, ids, meta)
         ids = [item for item in ids if item not in readings]
         below = [item for item in ids if item < meta.pruned_below]
         above = [item for item in ids if item >= meta.pruned_below]
         rows: Rows = {}
         if below:
-            rows |= self._dialect.touch(border, below)
+            rows |= self.dialect.touch(border, below)
         if above:
-            rows |= self._dialect.leave_tombstones(border, above, self._group)
-        readings |= {item: reading_of(rows, item, self._group) for item in ids}
+            rows |= self.dialect.leave_tombstones(border, above, self.group)
+        readings |= {item: reading_of(rows, item, self.group) for item in ids}
         via_table = [item for item, reading in readings.items() if reading.answer is FenceAnswer.VIA_TABLE]
         if via_table:
-            waiting = messages.waiting(self._dialect, border, via_table)
+            waiting = messages.waiting(self.dialect, border, via_table)
             readings |= {item: _SENT for item in via_table if item not in waiting}
         for item in below:
             if item not in rows:
                 readings[item] = _PRUNED
         return readings
 
-    def _foreign(self, border: Border, ids: Sequence[bytes], meta: identity.Meta) -> Readings:
+    def _foreign(self, border: Border, ids: Sequence[bytes], meta: Meta) -> Readings:
         """Return no answer for the ids that another database decides, before anything is written."""
-        asked = [item for item in ids if self._databases.get(item)]
+        asked = [item for item in ids if self.databases.get(item)]
         if not asked:
             return {}
-        database = identity.look_anew(self._dialect, border, meta)
+        database = identity.look_anew(self.dialect, border, meta)
         return {
             item: FenceReading(
-                FenceAnswer.NO_ANSWER, identity.wrong_database_text(database, self._databases[item]), is_foreign=True
+                FenceAnswer.NO_ANSWER, identity.wrong_database_text(database, self.databases[item]), is_foreign=True
             )
             for item in asked
-            if not database.decides(self._databases[item])
+            if not database.decides(self.databases[item])
         }
 
 

@@ -18,9 +18,14 @@ from sqlalchemy.orm import Session, scoped_session
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row, Values
-from txcore.sqlfence.drivers import autocommit_at_driver, is_psycopg, open_at_driver, surely_open_at_driver
 from txcore.sqlfence.plain import SqliteBorder
-from txcore.sqlfence.savepoints import open_savepoints
+from txcore.sqlfence.transaction_state import (
+    autocommit_at_driver,
+    is_psycopg,
+    open_at_driver,
+    open_savepoints,
+    surely_open_at_driver,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,29 +91,16 @@ class SqlAlchemyBorder:
         kind: Any = type(driver)
         shortcut = _shortcut_of(kind)
         rows = shortcut and shortcut(driver, sql, values)
-        if rows is not None:
-            return rows
-        cursor = self._executed(sql, values)
-        try:
-            return list(cursor.fetchall())
-        finally:
-            cursor.close()
+        return self._on_cursor(sql, values, lambda cursor: list(cursor.fetchall())) if rows is None else rows
 
     def quick_change(self, sql: str, values: Values) -> int:
         """Run *sql* on the driver's cursor and return the number of rows."""
-        cursor = self._executed(sql, values)
-        try:
-            return int(cursor.rowcount)
-        finally:
-            cursor.close()
+        return self._on_cursor(sql, values, lambda cursor: int(cursor.rowcount))
 
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""
-        cursor = self._executed(sql, {})
-        try:
-            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
-        finally:
-            cursor.close()
+        rows = self._on_cursor(sql, {}, lambda cursor: cursor.fetchall() if cursor.description else [])
+        return [tuple(row) for row in rows]
 
     def open_at_driver(self) -> bool | None:
         """Return the state of the driver's connection."""
@@ -187,20 +179,18 @@ class SqlAlchemyBorder:
         return border if border.open_at_driver() is False else None
 
     def _connection(self) -> Connection:
-        if self._used is None:
-            self._used = self._connection_of(self._holder)
-        return self._used
-
-    def _connection_of(self, session: Any) -> Connection:
+        if self._used is not None:
+            return self._used
+        session: Any = self._holder
         try:
-            found: Connection = session.connection()
+            self._used = session.connection()
         except UnboundExecutionError:  # bound per mapper: use the fence's database
             engine = self._engine.sync_engine if isinstance(self._engine, AsyncEngine) else self._engine
-            found = session.connection(bind_arguments={"bind": engine})
-        return found
+            self._used = session.connection(bind_arguments={"bind": engine})
+        return self._used
 
-    def _executed(self, sql: str, values: Values) -> Any:
-        """Return the driver's cursor on which *sql* has run."""
+    def _on_cursor(self, sql: str, values: Values, action: Callable[[Any], T]) -> T:
+        """Run *sql* on a cursor of the driver's, and return the result of *action* on it."""
         connection = self._connection()
         cursor = connection.connection.cursor()
         try:
@@ -209,10 +199,9 @@ class SqlAlchemyBorder:
                 cursor.execute(statement, [values[place] for place in places] if places else values)
             else:
                 cursor.execute(sql)
-        except BaseException:
+            return action(cursor)
+        finally:
             cursor.close()
-            raise
-        return cursor
 
     def _driver(self) -> Any:
         return self._connection().connection.driver_connection

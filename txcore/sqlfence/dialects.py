@@ -9,20 +9,30 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import BackendUnavailableError, UsageError
 from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.identity import ANY_DATABASE, Meta, new_identity
-from txcore.sqlfence.savepoints import ANCHOR_PREFIX
-from txcore.sqlfence.schema import COMMITTED, FORCED, SCHEMA_VERSION, TOMBSTONE, Tables, check_version
+from txcore.sqlfence.schema import (
+    COMMITTED,
+    FIRST_VERSION,
+    FORCED,
+    LOWEST_ID,
+    SCHEMA_VERSION,
+    TOMBSTONE,
+    TYPES,
+    Meta,
+    Tables,
+    check_version,
+    new_identity,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from txcore.sqlfence.border import Border
-    from txcore.sqlfence.identity import Database
 
 UPGRADE_WAIT_S: Final = 3
 """Longest wait, in seconds, of an upgrade for open transactions; producers and checks after it wait as long."""
@@ -55,6 +65,16 @@ class StoredRow:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class FenceRow:
+    """One stored row, for operators: its state, its group, its time of insert, and the number of checks of it."""
+
+    state: int
+    group: str
+    created_ms: int
+    checks: int
+
+
 Rows = dict[bytes, StoredRow]
 
 
@@ -68,11 +88,17 @@ class Dialect(ABC):
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
     meta_columns: ClassVar[str] = "m.*"
-    meta_types: ClassVar[dict[str, str]]  #: types of the columns that schema version 2 added
+    id_check: ClassVar[str] = ""
+    fence_end: ClassVar[str] = ""  #: follows the columns of the fence table
     created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
+        self.types = TYPES[self.family]
+        self.meta_types = {"identity": self.types.id, "server": "text", "adopted": "text"}
+        """Types of the columns that schema version 2 added."""
+        self.current_horizon = f"SELECT pruned_below FROM {tables.meta}{self.share_suffix}"  # noqa: S608
+        """A statement that reads the horizon, also in a transaction with an older snapshot."""
 
     # Differences -------------------------------------------------------------------------------------------------
 
@@ -84,16 +110,10 @@ class Dialect(ABC):
         """Return an id in the driver's form."""
         return transaction_id
 
-    @abstractmethod
-    def create(self, border: Border) -> None:
-        """Create the tables if they are missing, safe against another process that does the same."""
+    def begin(self, border: Border) -> None:  # noqa: B027 - most drivers begin by themselves
+        """Open a transaction on a connection that the fence has opened for a producer, if the driver does not."""
 
-    @abstractmethod
-    def begin(self, border: Border) -> None:
-        """Open a transaction on a connection that the fence has opened for a producer."""
-
-    @abstractmethod
-    def require_durable(self, border: Border) -> None:
+    def require_durable(self, border: Border) -> None:  # noqa: B027 - an insert may set it
         """Refuse settings under which a crash may undo a commit, and that SQL cannot change here.
 
         Raises:
@@ -101,11 +121,11 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:
         """Insert the producer's row, conditional on the horizon in the same statement, and make COMMIT durable.
 
-        Where *database* has an identity, the statement also requires that it is still the one in the meta row, and on
-        PostgreSQL that this is the same table.
+        With an *identity*, the statement also requires that it is still the one in the meta row, and on PostgreSQL that
+        the table is still the one at *oids*.
 
         Raises:
             RowRefused: the id lies below the horizon, the database is another one, or the statement took longer than a
@@ -144,7 +164,46 @@ class Dialect(ABC):
         Returns the statement that restores the pooled connection's own settings, "" for none.
         """
 
+    @contextmanager
+    def work(self, border: Border, lock_timeout_s: float) -> Iterator[None]:
+        """Bound a block with `begin_work`; the block commits. All else is rolled back at its end.
+
+        A connection that is too broken for that is discarded by its pool.
+        """
+        undo = ""
+        try:
+            undo = self.begin_work(border, lock_timeout_s)
+            yield
+        finally:
+            with suppress(Exception):
+                border.rollback()
+            with suppress(Exception):
+                if undo:
+                    border.outside(undo)
+
     # Common statements ---------------------------------------------------------------------------------------------
+
+    def create(self, border: Border) -> None:
+        """Create the fence table and its meta table; see `create_tables`."""
+        columns = (
+            f"transaction_id {self.types.id} NOT NULL PRIMARY KEY{self.id_check}, "
+            f"state {self.types.small} NOT NULL CHECK (state BETWEEN 1 AND 4), "
+            f"producer_group {self.types.group} NOT NULL, created {self.types.created}, "
+            "checks smallint NOT NULL DEFAULT 0"
+        )
+        self.create_tables(border, columns, self.fence_end)
+        self.give_identity(border)
+
+    def create_tables(self, border: Border, columns: str, end: str = "") -> None:
+        """Create a table and its meta table if they are missing, safe against another process that does the same."""
+        columns_of_meta = (
+            f"singleton {self.types.small} NOT NULL PRIMARY KEY CHECK (singleton = 1), "
+            f"schema_version integer NOT NULL, pruned_below {self.types.id} NOT NULL"
+        )
+        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ({columns}){self.types.end}{end}", {})
+        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.meta} ({columns_of_meta}){self.types.end}", {})
+        if not border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
+            self._insert_meta_row(border)
 
     def horizon(self, border: Border, *, locked: bool = False) -> bytes:
         """Return `pruned_below`; *locked* keeps a prune from raising it before the transaction ends.
@@ -152,13 +211,7 @@ class Dialect(ABC):
         Raises:
             UsageError: no meta row, or a schema newer than this txcore.
         """
-        suffix = self.share_suffix if locked else ""
-        sql = f"SELECT schema_version, pruned_below FROM {self.tables.meta}{suffix}"  # noqa: S608
-        rows = border.rows(sql, {})
-        if not rows:
-            raise UsageError(f"table {self.tables.meta} has no row; run create()")
-        check_version(self.tables.fence, int(rows[0][0]))
-        return decode_id(rows[0][1])
+        return self.meta(border, locked=locked).pruned_below
 
     def meta(self, border: Border, *, locked: bool = False) -> Meta:
         """Return the meta row; *locked* as in `horizon`.
@@ -198,7 +251,14 @@ class Dialect(ABC):
         if self.meta(border).identity:
             return
         try:
-            self._give_identity(border)
+            self.add_meta_columns(border)
+            # One statement: on MariaDB adding columns has ended the transaction, and another process may be here too.
+            sql = (
+                f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
+                f"schema_version = {SCHEMA_VERSION} WHERE identity IS NULL"
+            )
+            server = self.server(border, self.meta(border).oids)
+            border.change(sql, {"id": self.encode(new_identity()), "server": server})
         except Exception as error:
             if failure_of(error).cause is not Cause.LOCKED:
                 raise
@@ -207,16 +267,6 @@ class Dialect(ABC):
                 "fence works as before, with its old schema version; run create() again after that transaction "
                 "has ended"
             ) from error
-
-    def _give_identity(self, border: Border) -> None:
-        self.add_meta_columns(border)
-        # One statement: on MariaDB adding columns has ended the transaction, and another process may be here as well.
-        sql = (
-            f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
-            f"schema_version = {SCHEMA_VERSION} WHERE identity IS NULL"
-        )
-        server = self.server(border, self.meta(border).oids)
-        border.change(sql, {"id": self.encode(new_identity()), "server": server})
 
     @abstractmethod
     def add_meta_columns(self, border: Border) -> None:
@@ -232,7 +282,7 @@ class Dialect(ABC):
 
     def read(self, border: Border, ids: Sequence[bytes], suffix: str = "") -> Rows:
         """Return the existing rows of *ids*."""
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         sql = (
             f"SELECT transaction_id, state, producer_group FROM {self.tables.fence} "  # noqa: S608
             f"WHERE transaction_id IN ({names}){suffix}"
@@ -262,7 +312,7 @@ class Dialect(ABC):
 
     def delete(self, border: Border, ids: Sequence[bytes]) -> int:
         """Delete the rows of *ids* and return their number."""
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         return border.change(f"DELETE FROM {self.tables.fence} WHERE transaction_id IN ({names})", values)  # noqa: S608
 
     def count_groups(self, border: Border) -> dict[str, dict[int, int]]:
@@ -273,15 +323,16 @@ class Dialect(ABC):
             groups.setdefault(str(group), {})[int(state)] = int(count)
         return groups
 
-    def read_whole(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, tuple[int, str, int, int]]:
-        """Return (state, group, time of the insert in ms, checks) of the existing rows."""
-        names, values = self._named(ids)
+    def read_whole(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, FenceRow]:
+        """Return the existing rows with all of their columns."""
+        names, values = self.named(ids)
         sql = (
             f"SELECT transaction_id, state, producer_group, {self.created_ms}, checks FROM {self.tables.fence} "  # noqa: S608
             f"WHERE transaction_id IN ({names})"
         )
         return {
-            decode_id(row[0]): (int(row[1]), str(row[2]), int(row[3]), int(row[4])) for row in border.rows(sql, values)
+            decode_id(row[0]): FenceRow(int(row[1]), str(row[2]), int(row[3]), int(row[4]))
+            for row in border.rows(sql, values)
         }
 
     def oldest(self, border: Border) -> bytes | None:
@@ -290,12 +341,13 @@ class Dialect(ABC):
         rows = border.rows(sql, {})
         return decode_id(rows[0][0]) if rows else None
 
-    def _named(self, ids: Iterable[bytes]) -> tuple[str, dict[str, Any]]:
+    def named(self, ids: Iterable[bytes]) -> tuple[str, dict[str, Any]]:
+        """Return the placeholders of *ids*, and their values."""
         values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
         return ", ".join(self.place(name) for name in values), values
 
     def _tombstone_rows(self, ids: Sequence[bytes], group: str) -> tuple[str, dict[str, Any]]:
-        values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
+        _, values = self.named(ids)
         rows = ", ".join(f"({self.place(name)}, {TOMBSTONE}, :producer_group)" for name in values)
         return rows, values | {"producer_group": group}
 
@@ -308,13 +360,13 @@ class Dialect(ABC):
             for is_bound in (False, True)
         }
 
-    def _first_meta_row(self) -> str:
-        """Return the statement that makes the meta row of schema version 1; `give_identity` completes it."""
-        return (
+    def _insert_meta_row(self, border: Border) -> None:
+        """Insert the meta row of the first schema version; `give_identity` completes it."""
+        sql = (
             f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
-            f"SELECT 1, 1, {self.place('id')} "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {self.tables.meta})"
+            f"VALUES (1, {FIRST_VERSION}, {self.place('id')})"
         )
+        border.change(sql, {"id": self.encode(LOWEST_ID)})
 
 
 def rows_of(rows: Iterable[Sequence[Any]]) -> Rows:
@@ -334,12 +386,3 @@ def decode_id(value: Any) -> bytes:
     if isinstance(value, str):
         return uuid.UUID(value).bytes
     return bytes(value)
-
-
-def anchor_name(transaction_id: bytes) -> str:
-    """Return the name of the savepoint set right after the row, where a database knows savepoints only by name.
-
-    The savepoint is gone when its transaction has ended (also by a statement that commits unnoticed by the program)
-    and after a rollback to a savepoint set before it.
-    """
-    return f"{ANCHOR_PREFIX}{transaction_id.hex()}"

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _TEXT_MAX: Final = 300
 
@@ -153,3 +153,14 @@ def _is_lost(error: BaseException, driver_error: Any) -> bool:
     return type(driver_error).__name__ in {"OperationalError", "InterfaceError"} and not getattr(
         driver_error, "sqlstate", None
     )
+
+
+def unless(cause: Cause, action: Callable[[], object]) -> bool:
+    """Run *action*; return False when it failed by *cause*. Other errors of the database are raised unchanged."""
+    try:
+        action()
+    except Exception as error:
+        if failure_of(error).cause is not cause:
+            raise
+        return False
+    return True

@@ -17,8 +17,9 @@ from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Check, Readings, no_answers, reading_of, reading_of_state
 from txcore.sqlfence.connections import border_of, inner_of, is_open, on_border, on_idle
 from txcore.sqlfence.dialects import ROWS_MAX
-from txcore.sqlfence.fence_table import FenceTable, check_arguments
-from txcore.sqlfence.runners import reason_of, runner_of
+from txcore.sqlfence.fence_row import check_arguments
+from txcore.sqlfence.fence_table import FenceTable
+from txcore.sqlfence.runners import Runner, reason_of
 from txcore.sqlfence.schema import VIA_TABLE
 
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ class SqlFence(FenceTable):
         """
         check_arguments([transaction_id], group)
         self._require_created()
-        engine = self.engine if engine is None else engine
-        runner = self._own if engine is self.engine else runner_of(engine, self._dialect, self._secret)
-        self._watch(engine)
+        runner = self._own
+        if engine is not None and engine is not self.engine:
+            runner = Runner(engine, self._dialect, self._secret)
+            self._watch(engine)
         return runner.begin(lambda border: self._rows.insert(border, transaction_id, group, owned=True))
 
     def insert(
@@ -202,11 +204,11 @@ class SqlFence(FenceTable):
             self._dialect,
             group,
             lock_timeout_s=self._lock_timeout_s,
-            time_max_s=self._statement_timeout_s,
+            deadline_s=self._clock.elapsed_s() + self._statement_timeout_s,
             attempts_max=self._attempts_max,
             elapsed_s=self._clock.elapsed_s,
             secret=self._secret,
-            databases=databases,
+            databases=databases or {},
         )
         return self._own.answer(ids, check.run)
 
@@ -282,6 +284,13 @@ class SqlFence(FenceTable):
         finally:
             with suppress(Exception):  # otherwise the connection is lost, and its holder gets the error
                 border.rollback()
+
+    def _require_created(self) -> None:
+        if self._must_await_create:
+            raise UsageError(
+                "SqlFence.create() of an asynchronous engine was called and not awaited, so that it made no tables: "
+                "`await fence.create()`"
+            )
 
     def _on(self, connection: Any, action: Callable[[Border], None]) -> Awaitable[None] | None:
         return on_border(connection, action, self.engine)

@@ -10,12 +10,13 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError
-from txcore.ids import id_text
+from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError, UsageError
+from txcore.ids import ID_BYTES, id_text
 from txcore.sqlfence import identity, messages
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import SAVEPOINT_TEXT, Dialect, RowRefused
 from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.schema import GROUP_LENGTH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +90,7 @@ class RowKeeper:
         if rows:
             messages.insert(self._dialect, border, transaction_id, group, rows, database)
         else:
-            self._dialect.insert(border, transaction_id, group, database)
+            self._dialect.insert(border, transaction_id, group, database.stored, database.oids)
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
         """Raise unless the row belongs to this open top-level transaction. See `SqlFence.verify`."""
@@ -197,3 +198,16 @@ def _require_top_level(border: Border) -> None:
         raise FenceMisuseError(_AUTOCOMMIT_TEXT)
     if border.has_known_savepoint():
         raise FenceMisuseError(SAVEPOINT_TEXT)
+
+
+def check_arguments(transaction_ids: Sequence[bytes], group: str) -> None:
+    """Refuse ids of another length and a group name that no column holds.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for transaction_id in transaction_ids:
+        if not isinstance(transaction_id, bytes) or len(transaction_id) != ID_BYTES:
+            raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {transaction_id!r}")
+    if len(group) > GROUP_LENGTH_MAX:
+        raise UsageError(f"a producer group has at most {GROUP_LENGTH_MAX} characters, not {len(group)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,18 +12,17 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, UsageError
-from txcore.ids import ID_BYTES
 from txcore.sqlfence import identity, messages
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import POSTGRESQL, Border
-from txcore.sqlfence.dialects import ROWS_MAX
+from txcore.sqlfence.dialects import ROWS_MAX, FenceRow
 from txcore.sqlfence.families import dialect_of
-from txcore.sqlfence.fence_row import RowKeeper
+from txcore.sqlfence.fence_row import RowKeeper, check_arguments
 from txcore.sqlfence.identity import Adoption, Database
 from txcore.sqlfence.prune import IsClosed, prune_steps, via_table
-from txcore.sqlfence.runners import runner_of
-from txcore.sqlfence.savepoints import watch_savepoints
-from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, tables_named
+from txcore.sqlfence.runners import Runner
+from txcore.sqlfence.schema import IDENTITY_BYTES, LOWEST_ID, tables_named
+from txcore.sqlfence.transaction_state import watch_savepoints
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,16 +46,6 @@ class FenceStats:
     oldest: bytes | None
     pruned_below: bytes
     groups: Mapping[str, Mapping[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class FenceRow:
-    """One stored row, for operators: its state, its group, its time of insert, and the number of checks of it."""
-
-    state: int
-    group: str
-    created_ms: int
-    checks: int
 
 
 class FenceTable:
@@ -94,7 +84,7 @@ class FenceTable:
         self._secret = engine.url.password
         self._dialect = dialect_of(engine.dialect.name, tables_named(table), statement_timeout_s)
         self._rows = RowKeeper(self._dialect, self._secret)
-        self._own = runner_of(engine, self._dialect, self._secret, sleep)
+        self._own = Runner(engine, self._dialect, self._secret, sleep)
         self._database: bytes | None = None
         self._must_await_create = False
         self._watch(engine)
@@ -156,8 +146,8 @@ class FenceTable:
         """
         if not reason.strip() or not by.strip():
             raise UsageError("adopting a database needs a reason and the operator's name")
-        if former and len(former) != identity.IDENTITY_BYTES:
-            raise UsageError(f"an identity has {identity.IDENTITY_BYTES} bytes, not {len(former)}")
+        if former and len(former) != IDENTITY_BYTES:
+            raise UsageError(f"an identity has {IDENTITY_BYTES} bytes, not {len(former)}")
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
         adoption = Adoption(former.hex(), at, by, reason)
 
@@ -180,8 +170,7 @@ class FenceTable:
         def action(border: Border) -> dict[bytes, FenceRow]:
             found: dict[bytes, FenceRow] = {}
             for start in range(0, len(ids), ROWS_MAX):
-                rows = self._dialect.read_whole(border, ids[start : start + ROWS_MAX])
-                found |= {each: FenceRow(*row) for each, row in rows.items()}
+                found |= self._dialect.read_whole(border, ids[start : start + ROWS_MAX])
             return found
 
         return self._own.look(action)
@@ -211,11 +200,10 @@ class FenceTable:
         def action(border: Border) -> FenceStats:
             dialect = self._dialect
             groups = dialect.count_groups(border)
-            states: dict[int, int] = {}
+            states: Counter[int] = Counter()
             for counts in groups.values():
-                for state, count in counts.items():
-                    states[state] = states.get(state, 0) + count
-            return FenceStats(states, dialect.oldest(border), dialect.horizon(border), groups)
+                states.update(counts)
+            return FenceStats(dict(states), dialect.oldest(border), dialect.horizon(border), groups)
 
         return self._own.transact(action, self._lock_timeout_s)
 
@@ -249,26 +237,6 @@ class FenceTable:
             raise ConfigError(f"chunk={chunk} must be between 1 and {ROWS_MAX}", key="chunk")
         return self._own.drive(prune_steps(self._dialect, below, is_closed, wait_s=wait_s, chunk=chunk))
 
-    def _require_created(self) -> None:
-        if self._must_await_create:
-            raise UsageError(
-                "SqlFence.create() of an asynchronous engine was called and not awaited, so that it made no tables: "
-                "`await fence.create()`"
-            )
-
     def _watch(self, engine: Any) -> None:
         if self._dialect.family != POSTGRESQL:
             watch_savepoints(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
-
-
-def check_arguments(transaction_ids: Sequence[bytes], group: str) -> None:
-    """Refuse ids of another length and a group name that no column holds.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for transaction_id in transaction_ids:
-        if not isinstance(transaction_id, bytes) or len(transaction_id) != ID_BYTES:
-            raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {transaction_id!r}")
-    if len(group) > GROUP_LENGTH_MAX:
-        raise UsageError(f"a producer group has at most {GROUP_LENGTH_MAX} characters, not {len(group)}")

@@ -17,20 +17,18 @@ Source: PostgreSQL manual, "Control Data Functions" (`pg_control_system`).
 from __future__ import annotations
 
 import hashlib
-import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from txcore.errors import UsageError, WrongDatabaseError
 from txcore.fence import NO_DATABASE
 from txcore.sqlfence.border import SQLITE
+from txcore.sqlfence.schema import IDENTITY_BYTES, Meta
 
 if TYPE_CHECKING:
     from txcore.sqlfence.border import Border
     from txcore.sqlfence.dialects import Dialect
-
-IDENTITY_BYTES: Final = 16
 
 
 class Adoption(msgspec.Struct, frozen=True):
@@ -40,19 +38,6 @@ class Adoption(msgspec.Struct, frozen=True):
     at: str
     by: str
     reason: str
-
-
-class Meta(msgspec.Struct, frozen=True):
-    """The stored meta row; `identity` is empty before schema version 2, `server` where it is not known.
-
-    `oids` is not a column: on PostgreSQL the oids of the database and the table of the row, else empty.
-    """
-
-    pruned_below: bytes
-    identity: bytes = b""
-    server: str = ""
-    adopted: str = ""
-    oids: str = ""
 
 
 class Database(msgspec.Struct, frozen=True):
@@ -88,10 +73,6 @@ class Database(msgspec.Struct, frozen=True):
         return not self.is_copy and any(each.identity == identity.hex() for each in self.adopted)
 
 
-ANY_DATABASE: Final = Database(b"", b"", "")
-"""Placeholder for a database that has no identity, or whose identity does not matter."""
-
-
 def database_of(meta: Meta, server: str) -> Database:
     """Return the database with this meta row and server."""
     adopted = tuple(msgspec.json.decode(meta.adopted, type=list[Adoption])) if meta.adopted else ()
@@ -99,11 +80,6 @@ def database_of(meta: Meta, server: str) -> Database:
     if meta.identity and server and meta.server and server != meta.server:
         current = hashlib.blake2b(meta.identity + server.encode(), digest_size=IDENTITY_BYTES).digest()
     return Database(meta.identity, current, server, adopted, meta.oids)
-
-
-def new_identity() -> bytes:
-    """Return a fresh random identity."""
-    return secrets.token_bytes(IDENTITY_BYTES)
 
 
 def look(dialect: Dialect, border: Border) -> Database:

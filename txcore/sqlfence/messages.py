@@ -16,7 +16,7 @@ from txcore.ids import id_text
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
 from txcore.sqlfence.postgresql import PostgreSQL
-from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, VIA_TABLE, Tables
+from txcore.sqlfence.schema import COMMITTED, TYPES, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,31 +39,20 @@ _NUMBER: Final = {
     MYSQL: "number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
     SQLITE: "number INTEGER PRIMARY KEY",
 }
-_ID: Final = {POSTGRESQL: "uuid", MYSQL: "BINARY(16)", SQLITE: "BLOB"}
 _BODY: Final = {POSTGRESQL: "bytea", MYSQL: "LONGBLOB", SQLITE: "BLOB"}
-_GROUP: Final = {
-    POSTGRESQL: f"varchar({GROUP_LENGTH_MAX})",
-    MYSQL: f"VARCHAR({GROUP_LENGTH_MAX}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-    SQLITE: "TEXT",
-}
-_CREATED: Final = {
-    POSTGRESQL: "timestamptz NOT NULL DEFAULT clock_timestamp()",
-    MYSQL: "TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3)",
-    SQLITE: "TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
-}
-_TAIL: Final = {POSTGRESQL: "", MYSQL: " ENGINE=InnoDB", SQLITE: ""}
 
 
 def table_statements(family: str, tables: Tables) -> list[str]:
     """Return the statements that create both tables if they are missing."""
+    types = TYPES[family]
     columns = (
-        f"{_NUMBER[family]}, transaction_id {_ID[family]} NOT NULL, message_index integer NOT NULL, "
-        f"producer_group {_GROUP[family]} NOT NULL, lane bigint NOT NULL, slot smallint NOT NULL, "
+        f"{_NUMBER[family]}, transaction_id {types.id} NOT NULL, message_index integer NOT NULL, "
+        f"producer_group {types.group} NOT NULL, lane bigint NOT NULL, slot smallint NOT NULL, "
         f"body {_BODY[family]} NOT NULL, tries smallint NOT NULL DEFAULT 0, parked smallint NOT NULL DEFAULT 0, "
-        f"reason text, created {_CREATED[family]}"
+        f"reason text, created {types.created}"
     )
     slots = (
-        f"producer_group {_GROUP[family]} NOT NULL, slot smallint NOT NULL, owner varchar(64) NOT NULL DEFAULT '', "
+        f"producer_group {types.group} NOT NULL, slot smallint NOT NULL, owner varchar(64) NOT NULL DEFAULT '', "
         "until_ms bigint NOT NULL DEFAULT 0, beats bigint NOT NULL DEFAULT 0, PRIMARY KEY (producer_group, slot)"
     )
     index, places = f"{tables.message.rpartition('.')[2]}_ix", "producer_group, parked, slot, number"
@@ -73,8 +62,8 @@ def table_statements(family: str, tables: Tables) -> list[str]:
     else:
         columns += f", {'PRIMARY KEY (transaction_id, message_index)' if family == POSTGRESQL else unique}"
     made = [
-        f"CREATE TABLE IF NOT EXISTS {tables.message} ({columns}){_TAIL[family]}",
-        f"CREATE TABLE IF NOT EXISTS {tables.slot} ({slots}){_TAIL[family]}",
+        f"CREATE TABLE IF NOT EXISTS {tables.message} ({columns}){types.end}",
+        f"CREATE TABLE IF NOT EXISTS {tables.slot} ({slots}){types.end}",
     ]
     if family != MYSQL:
         made.append(f"CREATE INDEX IF NOT EXISTS {index} ON {tables.message} ({places})")
@@ -88,11 +77,12 @@ def insert(
 
     Raises: as `Dialect.insert`.
     """
+    bound = database.stored, database.oids
     if isinstance(dialect, PostgreSQL):
         put, ring = _put_text(dialect.tables, "fence"), _ring(dialect.tables, group)
-        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), database)
+        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), *bound)
     else:
-        dialect.insert(border, transaction_id, group, database)
+        dialect.insert(border, transaction_id, group, *bound)
         enqueue(dialect, border, transaction_id, group, rows)
 
 
@@ -125,8 +115,7 @@ def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str,
 
 def waiting(dialect: Dialect, border: Border, ids: Iterable[bytes], *, has_dropped: bool = False) -> set[bytes]:
     """Return the *ids* that have a row in the message table, parked ones included, dropped ones if *has_dropped*."""
-    values = {f"i{number}": dialect.encode(item) for number, item in enumerate(ids)}
-    names = ", ".join(dialect.place(name) for name in values)
+    names, values = dialect.named(ids)
     sql = f"SELECT DISTINCT transaction_id FROM {dialect.tables.message} WHERE transaction_id IN ({names})"  # noqa: S608
     if not has_dropped:
         sql += f" AND parked < {DROPPED}"

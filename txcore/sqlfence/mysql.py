@@ -6,19 +6,18 @@ cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are del
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
-from txcore.sqlfence.border import MYSQL, Border, Values
-from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, anchor_name, states_of
-from txcore.sqlfence.failures import Cause, failure_of
-from txcore.sqlfence.identity import ANY_DATABASE
-from txcore.sqlfence.schema import GROUP_LENGTH_MAX, LOWEST_ID, Tables
+from txcore.sqlfence.border import MYSQL, Border
+from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, states_of
+from txcore.sqlfence.failures import Cause, failure_of, unless
+from txcore.sqlfence.schema import Tables
+from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from txcore.sqlfence.identity import Database
+    from collections.abc import Iterable, Sequence
 
 _NO_SAVEPOINT: Final = "1305"
 
@@ -31,7 +30,6 @@ class MySQL(Dialect):
     # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap lock.
     check_waits: ClassVar[bool] = False
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
-    meta_types: ClassVar[dict[str, str]] = {"identity": "BINARY(16)", "server": "TEXT", "adopted": "TEXT"}
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
@@ -39,24 +37,10 @@ class MySQL(Dialect):
         # would otherwise show the horizon of the transaction's first read. A prune waits for it.
         self._inserts = self._bound_inserts()
 
-    def create(self, border: Border) -> None:
-        """Create; each statement commits by itself on this database."""
-        columns = (
-            "transaction_id BINARY(16) NOT NULL PRIMARY KEY, state TINYINT NOT NULL CHECK (state BETWEEN 1 AND 4), "
-            f"producer_group VARCHAR({GROUP_LENGTH_MAX}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, "
-            "created TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), checks SMALLINT NOT NULL DEFAULT 0"
-        )
-        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ({columns}) ENGINE=InnoDB", {})
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton TINYINT NOT NULL PRIMARY KEY "
-            "CHECK (singleton = 1), schema_version INT NOT NULL, pruned_below BINARY(16) NOT NULL) ENGINE=InnoDB",
-            {},
-        )
-        if not border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
-            sql = f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) VALUES (1, 1, :id)"  # noqa: S608
-            _unless(Cause.DUPLICATE, border, sql, {"id": LOWEST_ID})
-            border.commit()  # at REPEATABLE READ, this transaction would not see the row of a faster process
-        self.give_identity(border)
+    def _insert_meta_row(self, border: Border) -> None:
+        """Insert it, unless a faster process has: here each CREATE commits by itself, and no lock is held."""
+        unless(Cause.DUPLICATE, partial(super()._insert_meta_row, border))
+        border.commit()  # at REPEATABLE READ, this transaction would not see the row of a faster process
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them in one statement, unless another process adds one meanwhile; then look again.
@@ -69,10 +53,8 @@ class MySQL(Dialect):
             missing = [f"ADD COLUMN {name} {kind}" for name, kind in self.meta_types.items() if name not in there]
             if not missing:
                 return
-            _unless(Cause.COLUMN_THERE, border, f"ALTER TABLE {self.tables.meta} {', '.join(missing)}", {})
-
-    def begin(self, border: Border) -> None:
-        """Leave the begin to autocommit=0, which the drivers set."""
+            sql = f"ALTER TABLE {self.tables.meta} {', '.join(missing)}"
+            unless(Cause.COLUMN_THERE, partial(border.change, sql, {}))
 
     def require_durable(self, border: Border) -> None:
         """Refuse a server that does not flush at commit: no client can change that for one transaction."""
@@ -83,14 +65,14 @@ class MySQL(Dialect):
                 "announced; set it to 1"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:  # noqa: ARG002 - only PostgreSQL has oids
         """Insert, and set a savepoint as an anchor: only a savepoint's name shows whether it is still this
         transaction, because some statements commit implicitly.
         """
         values = {"id": transaction_id, "producer_group": group}
-        if database.stored:
-            values["identity"] = database.stored
-        if border.quick_change(self._inserts[bool(database.stored)], values) != 1:
+        if identity:
+            values["identity"] = identity
+        if border.quick_change(self._inserts[bool(identity)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
 
@@ -110,13 +92,11 @@ class MySQL(Dialect):
         At READ UNCOMMITTED a plain read shows rows that may still be rolled back, and at every level a commit whose
         log is not on disk yet.
         """
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         where = f"{self.tables.fence} WHERE transaction_id IN ({names}) FOR UPDATE SKIP LOCKED"
         states = states_of(border.rows(f"SELECT transaction_id, state FROM {where}", values))  # noqa: S608
         if states:
-            names, values = self._named(states)
-            sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
-            border.change(sql, values)
+            self._count_check(border, states)
             border.commit()
         return states
 
@@ -153,16 +133,10 @@ class MySQL(Dialect):
 
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
         """Update the existing rows, then read them under their lock."""
-        names, values = self._named(ids)
-        sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
-        border.change(sql, values)
+        self._count_check(border, ids)
         return self.read(border, ids, " FOR UPDATE")
 
-
-def _unless(cause: Cause, border: Border, sql: str, values: Values) -> None:
-    """Run *sql*; a failure of this *cause* means that another process was first."""
-    try:
+    def _count_check(self, border: Border, ids: Iterable[bytes]) -> None:
+        names, values = self.named(ids)
+        sql = f"UPDATE {self.tables.fence} SET checks = MOD(checks + 1, 1000) WHERE transaction_id IN ({names})"  # noqa: S608
         border.change(sql, values)
-    except Exception as error:
-        if failure_of(error).cause is not cause:
-            raise

@@ -1,4 +1,4 @@
-"""The border over a plain sqlite3.Connection; `psycopg3` has the one over psycopg's."""
+"""Borders over drivers' own connections, and the one over sqlite3's; `psycopg3` has the one over psycopg's."""
 
 from __future__ import annotations
 
@@ -6,27 +6,60 @@ import sqlite3
 from typing import Any
 
 from txcore.sqlfence.border import SQLITE, Mark, Row, Values
-from txcore.sqlfence.drivers import autocommit_at_driver
+from txcore.sqlfence.transaction_state import autocommit_at_driver
 
 
-class SqliteBorder:
+class PlainBorder:
+    """The part that the borders over drivers' own connections share: the fence never owns one, and marks none."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @property
+    def home(self) -> Any:
+        """The connection."""
+        return self._connection
+
+    def begin(self) -> None:
+        """Do nothing: the driver begins with the first statement."""
+
+    def has_known_savepoint(self) -> bool:
+        """Return False: the driver does not report those opened by hand; on PostgreSQL the insert finds them itself."""
+        return False
+
+    def commit(self) -> None:
+        """Commit."""
+        self._connection.commit()
+
+    def close(self) -> None:
+        """Close."""
+        self._connection.close()
+
+    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
+        """Store nothing: the connection has no place for a mark."""
+
+    def marked(self) -> Mark | None:
+        """Return None."""
+        return None
+
+    def idle(self) -> None:
+        """Return None: a driver's connection may be back in its pool and in use by another thread."""
+
+
+class SqliteBorder(PlainBorder):
     """The border over a plain sqlite3.Connection."""
 
     family = SQLITE
+    _connection: sqlite3.Connection
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._memory: dict[Any, Any] = {}
 
     @property
     def memory(self) -> dict[Any, Any]:
         """A dictionary of this border's own: a sqlite3.Connection has none, and another query of the file is cheap."""
         return self._memory
-
-    @property
-    def home(self) -> Any:
-        """The connection: a file's settings belong to it."""
-        return self._connection
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run *sql* and return its rows as tuples, with any row factory of the connection."""
@@ -44,9 +77,6 @@ class SqliteBorder:
         finally:
             cursor.close()
 
-    def begin(self) -> None:
-        """Do nothing: the driver begins with the first statement."""
-
     quick_rows = rows
     quick_change = change
 
@@ -54,21 +84,15 @@ class SqliteBorder:
         """Run *sql*; the driver begins transactions only for statements that write rows."""
         return self.rows(sql, {})
 
-    def open_at_driver(self) -> bool | None:
+    def open_at_driver(self) -> bool:
         """Return SQLite's own state."""
         return self._connection.in_transaction
 
-    def is_surely_open(self) -> bool:
-        """Return SQLite's own state."""
-        return self._connection.in_transaction
+    is_surely_open = open_at_driver
 
     def commits_each_statement(self) -> bool:
         """Return whether autocommit is on and nothing was begun."""
         return bool(autocommit_at_driver(self._connection)) and not self._connection.in_transaction
-
-    def has_known_savepoint(self) -> bool:
-        """Return False: sqlite3 opens none by itself and does not report those opened by hand."""
-        return False
 
     def is_open(self) -> bool:
         """Return whether any transaction is open; a closed connection has none."""
@@ -77,28 +101,10 @@ class SqliteBorder:
         except sqlite3.ProgrammingError:
             return False
 
-    def commit(self) -> None:
-        """Commit."""
-        self._connection.commit()
-
     def rollback(self) -> None:
         """Roll back, also a transaction begun by hand under autocommit."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-
-    def close(self) -> None:
-        """Close."""
-        self._connection.close()
-
-    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
-        """Store nothing: the connection has no place for a mark, and the fence never owns it."""
-
-    def marked(self) -> Mark | None:
-        """Return None."""
-        return None
-
-    def idle(self) -> None:
-        """Return None: a driver's connection may be back in its pool and in use by another thread."""
 
     def _cursor(self) -> sqlite3.Cursor:
         cursor = self._connection.cursor()

@@ -23,13 +23,10 @@ from txcore.sqlfence.dialects import (
     rows_of,
     states_of,
 )
-from txcore.sqlfence.identity import ANY_DATABASE
-from txcore.sqlfence.schema import COMMITTED, GROUP_LENGTH_MAX, LOWEST_ID, TOMBSTONE, VIA_TABLE, Tables
+from txcore.sqlfence.schema import COMMITTED, TOMBSTONE, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from txcore.sqlfence.identity import Database
 
 # The statements' result, in one column: a word for a row that must not stay; otherwise the durability that is set.
 _FOREIGN = "foreign"
@@ -57,7 +54,6 @@ class PostgreSQL(Dialect):
         "1, m.schema_version, CAST(m.pruned_below AS text), to_jsonb(m) ->> 'identity', to_jsonb(m) ->> 'server', "
         f"to_jsonb(m) ->> 'adopted', {_OIDS}"
     )
-    meta_types: ClassVar[dict[str, str]] = {"identity": "uuid", "server": "text", "adopted": "text"}
     sets_durability: ClassVar[bool] = True
 
     def __init__(self, tables: Tables, statement_timeout_s: float) -> None:
@@ -65,13 +61,16 @@ class PostgreSQL(Dialect):
         # At READ COMMITTED the statement reads the horizon of its own start; a prune waits longer than the time
         # that RETURNING allows from there. A level with one snapshot per transaction may have read long ago, so
         # there the row is locked: if it has changed since, the database raises 40001.
-        insert = (
-            f"INSERT INTO {tables.fence} AS f (transaction_id, state, producer_group) "  # noqa: S608
-            "SELECT CAST(:id AS uuid), {state}, CAST(:producer_group AS varchar) "
-            "WHERE CAST(:id AS uuid) >= CASE "
-            "WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "
+        horizon = (
+            "CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') "  # noqa: S608
             f"THEN (SELECT pruned_below FROM {tables.meta} AS m{{where}}) "
-            f"ELSE (SELECT pruned_below FROM {tables.meta} AS m{{where}} FOR SHARE) END "
+            f"ELSE (SELECT pruned_below FROM {tables.meta} AS m{{where}} FOR SHARE) END"
+        )
+        self.current_horizon = f"SELECT {horizon.format(where='')}"
+        insert = (
+            f"INSERT INTO {tables.fence} AS f (transaction_id, state, producer_group) "
+            "SELECT CAST(:id AS uuid), {state}, CAST(:producer_group AS varchar) "
+            f"WHERE CAST(:id AS uuid) >= {horizon} "
             f"RETURNING CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "
             "WHEN clock_timestamp() - statement_timestamp() >= "
             f"interval '{int(statement_timeout_s * 1000)} milliseconds' THEN '{_LATE}' ELSE {_DURABLE} END AS word"
@@ -103,23 +102,10 @@ class PostgreSQL(Dialect):
         """Return the canonical text, which every driver sends to a uuid column."""
         return id_text(transaction_id)
 
-    def create(self, border: Border) -> None:
+    def create_tables(self, border: Border, columns: str, end: str = "") -> None:
         """Create under an advisory lock, because two CREATE TABLE IF NOT EXISTS at once can collide."""
         border.rows("SELECT pg_advisory_xact_lock(hashtext(:name))", {"name": f"txcore:{self.tables.fence}"})
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.fence} (transaction_id uuid PRIMARY KEY, "
-            f"state smallint NOT NULL CHECK (state BETWEEN 1 AND 4), "
-            f"producer_group varchar({GROUP_LENGTH_MAX}) NOT NULL, "
-            "created timestamptz NOT NULL DEFAULT clock_timestamp(), checks smallint NOT NULL DEFAULT 0)",
-            {},
-        )
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton smallint PRIMARY KEY CHECK (singleton = 1), "
-            "schema_version integer NOT NULL, pruned_below uuid NOT NULL)",
-            {},
-        )
-        border.change(self._first_meta_row(), {"id": self.encode(LOWEST_ID)})
-        self.give_identity(border)
+        super().create_tables(border, columns, end)
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them in one statement; the shorter wait holds for the rest of this transaction."""
@@ -139,18 +125,10 @@ class PostgreSQL(Dialect):
         system = border.rows("SELECT system_identifier FROM pg_control_system()", {})[0][0]
         return f"{system}/{oids}"
 
-    def begin(self, border: Border) -> None:
-        """Leave BEGIN to the driver."""
-
-    def require_durable(self, border: Border) -> None:
-        """Do nothing: the insert sets the durability of its own transaction."""
-
-    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:
         """Insert, set synchronous_commit, and find out from xmin whether a savepoint is open: one round trip."""
-        values = {"id": transaction_id.hex(), "producer_group": group}
-        if database.stored:
-            values |= _bound(database)
-        rows = border.quick_rows(self._inserts[COMMITTED, bool(database.stored)], values)
+        values = {"id": transaction_id.hex(), "producer_group": group, **_bound(identity, oids)}
+        rows = border.quick_rows(self._inserts[COMMITTED, bool(identity)], values)
         _require_own(rows[0][0] if rows else "")
 
     def insert_via_table(
@@ -160,7 +138,8 @@ class PostgreSQL(Dialect):
         put: str,
         column: str,
         values: Mapping[str, str],
-        database: Database,
+        identity: bytes,
+        oids: str,
     ) -> None:
         """Insert the producer's row with state 3, in one round trip with another statement.
 
@@ -168,12 +147,12 @@ class PostgreSQL(Dialect):
             put: The other statement.
             column: The column that is selected after both.
             values: The values of *put* and *column*, and the `producer_group`.
-            database: As in `insert`.
+            identity: As *oids*, see `insert`.
 
         Raises: as `insert`.
         """
-        sql = _joined(self._inserts[VIA_TABLE, bool(database.stored)], put, column)
-        named = {"id": transaction_id.hex(), **values, **(_bound(database) if database.stored else {})}
+        sql = _joined(self._inserts[VIA_TABLE, bool(identity)], put, column)
+        named = {"id": transaction_id.hex(), **values, **_bound(identity, oids)}
         _require_own(border.quick_rows(sql, named)[0][0])
 
     def verify(self, border: Border, transaction_id: bytes) -> None:
@@ -231,9 +210,9 @@ class PostgreSQL(Dialect):
         return found
 
 
-def _bound(database: Database) -> dict[str, str]:
-    """Return the values with which an insert requires *database*."""
-    return {"identity": database.stored.hex(), "oids": database.oids}
+def _bound(identity: bytes, oids: str) -> dict[str, str]:
+    """Return the values with which an insert requires this database, if it has an identity."""
+    return {"identity": identity.hex(), "oids": oids} if identity else {}
 
 
 @functools.lru_cache(maxsize=16)

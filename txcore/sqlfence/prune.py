@@ -6,7 +6,6 @@ Written as steps that a synchronous or an asynchronous driver runs: work on a co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -41,19 +40,14 @@ class PruneResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A step: run it in a transaction of its own on a connection of the fence's own."""
-
-    action: Callable[[Border], Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Wait:
     """A step: let this time pass."""
 
     seconds: float
 
 
+Work = Callable[["Border"], Any]
+"""A step: run it in a transaction of its own on a connection of the fence's own."""
 PruneSteps = Generator[Work | Wait, Any, PruneResult]
 
 
@@ -76,19 +70,16 @@ def prune_steps(
     yield Wait(wait_s)
     after, deleted, kept = bytes(16), 0, 0
     while True:
-        ids: list[bytes] = yield from _retried(partial(_page, dialect, after, below, chunk))
+        page = yield from _retried(partial(dialect.page, after=after, below=below, count=chunk))
+        ids = sorted(set(page))  # an inbox has several rows of one id
         if not ids:
             return PruneResult(horizon, deleted, kept)
         _, waiting = (yield from _retried(partial(via_table, dialect, ids))) if has_states else (set(), set())
         closed = sorted(set(is_closed(ids)).intersection(ids) - waiting)
         if closed:
-            deleted += yield from _retried(partial(_delete, dialect, closed))
+            deleted += yield from _retried(partial(dialect.delete, ids=closed))
         kept += len(ids) - len(closed)
         after = ids[-1]
-
-
-def _page(dialect: Dialect, after: bytes, below: bytes, chunk: int, border: Border) -> list[bytes]:
-    return sorted(set(dialect.page(border, after, below, chunk)))  # an inbox has several rows of one id
 
 
 def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:
@@ -98,15 +89,11 @@ def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[s
     return found - waiting, waiting
 
 
-def _delete(dialect: Dialect, ids: Sequence[bytes], border: Border) -> int:
-    return dialect.delete(border, ids)
-
-
 def _retried(action: Callable[[Border], Any]) -> Generator[Work | Wait, Any, Any]:
     for attempt in range(_ATTEMPTS_MAX):
         if attempt:
             yield Wait(attempt * 0.2)
-        outcome = yield Work(action)
+        outcome = yield action
         if not isinstance(outcome, Contended):
             return outcome
     raise BackendUnavailableError(f"the prune gave up after {_ATTEMPTS_MAX} tries and can be run again: {outcome.text}")
@@ -127,22 +114,15 @@ def transact(
     Raises:
         BackendUnavailableError: the database failed, other than by a lock (that is returned as `Contended`).
     """
-    undo = ""
     try:
-        undo = dialect.begin_work(border, lock_timeout_s)
-        result = action(border)
-        border.commit()
+        with dialect.work(border, lock_timeout_s):
+            result = action(border)
+            border.commit()
     except Exception as error:
-        with suppress(Exception):
-            border.rollback()
         failure = failure_of(error, secret)
         if failure.cause in {Cause.LOCKED, Cause.COLLISION}:
             return Contended(str(failure))
         if failure.cause is Cause.OTHER and not failure.code:
             raise  # not a failure of the database
         raise BackendUnavailableError(f"the fence's database: {failure}") from error
-    finally:
-        with suppress(Exception):
-            if undo:
-                border.outside(undo)
     return result

@@ -14,31 +14,24 @@ from typing import Any, Final
 from psycopg import errors, generators
 from psycopg.rows import tuple_row
 
-from txcore.sqlfence.border import POSTGRESQL, Mark, Row, Values
-from txcore.sqlfence.drivers import IDLE, IN_TRANSACTION
+from txcore.sqlfence.border import POSTGRESQL, Row, Values
+from txcore.sqlfence.plain import PlainBorder
+from txcore.sqlfence.transaction_state import IDLE, IN_TRANSACTION
 
 _COMMAND_OK: Final = 1
 _TUPLES_OK: Final = 2
 _memories: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
-class PsycopgBorder:
+class PsycopgBorder(PlainBorder):
     """The border over a plain psycopg.Connection."""
 
     family = POSTGRESQL
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
 
     @property
     def memory(self) -> dict[Any, Any]:
         """A dictionary of the connection's own."""
         return _memories.setdefault(self._connection, {})
-
-    @property
-    def home(self) -> Any:
-        """The connection."""
-        return self._connection
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run *sql* and return its rows as tuples, with any row factory of the connection."""
@@ -52,9 +45,6 @@ class PsycopgBorder:
         with self._cursor() as cursor:
             cursor.execute(_percent_style(sql), dict(values))
             return int(cursor.rowcount)
-
-    def begin(self) -> None:
-        """Do nothing: the driver begins with the first statement."""
 
     def quick_rows(self, sql: str, values: Values) -> list[Row]:
         """Run *sql* as the statement that psycopg has prepared, if it has."""
@@ -87,37 +77,15 @@ class PsycopgBorder:
         self._await_pipeline()
         return not self.open_at_driver()
 
-    def has_known_savepoint(self) -> bool:
-        """Return False: the statement itself finds savepoints on PostgreSQL."""
-        return False
-
     def is_open(self) -> bool:
         """Return whether any transaction is open; a closed connection has none."""
         return not self._connection.closed and bool(self.open_at_driver())
-
-    def commit(self) -> None:
-        """Commit."""
-        self._connection.commit()
 
     def rollback(self) -> None:
         """Roll back by statement, because a `with connection.transaction()` block forbids the method."""
         if self.is_open():
             with self._cursor() as cursor:
                 cursor.execute("ROLLBACK")
-
-    def close(self) -> None:
-        """Close."""
-        self._connection.close()
-
-    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
-        """Store nothing: the fence never owns the connection."""
-
-    def marked(self) -> Mark | None:
-        """Return None."""
-        return None
-
-    def idle(self) -> None:
-        """Return None: a driver's connection may be back in its pool and in use by another thread."""
 
     def _await_pipeline(self) -> None:
         """Wait for the answers to all statements, if the program has them in a pipeline."""

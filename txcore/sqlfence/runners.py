@@ -6,16 +6,17 @@ Both run the same synchronous actions on a border.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from txcore.errors import BackendUnavailableError, FenceMisuseError, TxcoreError
 from txcore.fence import FenceAnswer
-from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine
+from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Readings, no_answers
 from txcore.sqlfence.connections import border_of
@@ -25,24 +26,58 @@ from txcore.sqlfence.prune import LOCK_TIMEOUT_S, Contended, PruneResult, PruneS
 if TYPE_CHECKING:
     from txcore.sqlfence.dialects import Dialect
 
+T = TypeVar("T")
 Answering = Callable[[Border, Sequence[bytes]], Readings]
 _CONNECTIONS_MAX: Final = 2  # a pooled connection may be stale; after its failure the pool makes fresh ones
 
 
-class SyncRunner:
-    """Runs actions on connections of an Engine. Thread safe."""
+def _for_both(flow: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T | Awaitable[T]]:
+    """Return the method of a Runner that returns the coroutine of *flow*, or its result if the engine is synchronous.
+
+    With a synchronous engine the coroutine awaits nothing that waits, and ends in its first step.
+    """
+
+    @functools.wraps(flow)
+    def method(runner: Runner, *arguments: Any) -> T | Awaitable[T]:
+        coroutine = flow(runner, *arguments)
+        if runner.is_async:
+            return coroutine
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        raise AssertionError("a synchronous engine made a coroutine wait")
+
+    return method
+
+
+class Runner:
+    """Runs actions on connections of an Engine, or of an AsyncEngine: then its methods return awaitables. Thread safe.
+
+    Raises:
+        FenceMisuseError: it is not an engine of SQLAlchemy.
+    """
 
     def __init__(
-        self, engine: Engine, dialect: Dialect, secret: str | None, sleep: Callable[[float], Any] | None
+        self, engine: Any, dialect: Dialect, secret: str | None, sleep: Callable[[float], Any] | None = None
     ) -> None:
-        self._engine = engine
+        if not isinstance(engine, Engine | AsyncEngine):
+            raise FenceMisuseError(f"the fence takes a SQLAlchemy Engine or AsyncEngine, not {type(engine).__name__}")
+        self.is_async = isinstance(engine, AsyncEngine)
+        self._engine: Any = engine
         self._dialect = dialect
         self._secret = secret
-        self._sleep = sleep or time.sleep
+        self._sleep = sleep or (asyncio.sleep if self.is_async else time.sleep)
 
-    def begin(self, action: Callable[[Border], None]) -> Connection:
+    def begin(self, action: Callable[[Border], None]) -> Any:
         """Return a fresh connection on which *action* has run; the connection is closed if *action* raises."""
-        connection = self._open()
+        if self.is_async:
+            return self._begin(action)
+        try:
+            connection = self._engine.connect()
+        except Exception as error:
+            raise self._unavailable(error) from error
         try:
             action(border_of(connection))
         except BaseException:
@@ -50,29 +85,50 @@ class SyncRunner:
             raise
         return connection
 
-    def answer(self, ids: Sequence[bytes], action: Answering) -> Readings:
+    async def _begin(self, action: Callable[[Border], None]) -> Any:
+        connection = await self._open()
+        try:
+            await connection.run_sync(lambda inner: action(border_of(inner)))
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    @_for_both
+    async def answer(self, ids: Sequence[bytes], action: Answering) -> Readings:
         """Return the answers of *action*; NO_ANSWER for ids on which the connection failed."""
         readings: Readings = {}
         for _ in range(_CONNECTIONS_MAX):
             try:
-                with self._engine.connect() as connection:
-                    readings = action(own_border(connection, self._dialect), ids)
+                async with self._closing(await self._ended(self._engine.connect())) as connection:
+                    readings = await self._run(connection, lambda inner: action(own_border(inner, self._dialect), ids))
             except Exception as error:  # noqa: BLE001 - any error of the driver or a hook is no answer
                 readings = no_answers(ids, reason_of(error, self._secret))
             if not _all_lost(readings):
                 break
         return readings
 
-    def transact(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
+    @_for_both
+    async def transact(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
         """Return the result of *action*, run in a transaction of its own; raises BackendUnavailableError."""
-        return _uncontended(self._contend(action, lock_timeout_s))
+        outcome = await self._contend(action, lock_timeout_s)
+        if isinstance(outcome, Contended):
+            raise BackendUnavailableError(f"the fence's database: {outcome.text}")
+        return outcome
 
-    def look(self, action: Callable[[Border], Any]) -> Any:
+    @_for_both
+    async def look(self, action: Callable[[Border], Any]) -> Any:
         """Return the result of *action*, which reads without a lock; raises BackendUnavailableError."""
-        with self._open() as connection, _reading(self._secret):
-            return action(own_border(connection, self._dialect))
+        async with self._closing(await self._open()) as connection:
+            try:
+                return await self._run(connection, lambda inner: action(own_border(inner, self._dialect)))
+            except TxcoreError:
+                raise
+            except Exception as error:
+                raise self._unavailable(error) from error
 
-    def drive(self, steps: PruneSteps) -> PruneResult:
+    @_for_both
+    async def drive(self, steps: PruneSteps) -> PruneResult:
         """Run a prune."""
         outcome: Any = None
         while True:
@@ -82,113 +138,45 @@ class SyncRunner:
                 result: PruneResult = stop.value
                 return result
             if isinstance(step, Wait):
-                outcome = self._sleep(step.seconds)
+                outcome = await self._ended(self._sleep(step.seconds))
             else:
-                outcome = self._contend(step.action, LOCK_TIMEOUT_S)
-
-    def _contend(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
-        with self._open() as connection:
-            return transact(self._dialect, own_border(connection, self._dialect), action, self._secret, lock_timeout_s)
-
-    def _open(self) -> Connection:
-        try:
-            return self._engine.connect()
-        except Exception as error:
-            raise _unavailable(error, self._secret) from error
-
-
-class AsyncRunner:
-    """Runs the same actions on connections of an AsyncEngine; see `SyncRunner` for each method."""
-
-    def __init__(
-        self, engine: AsyncEngine, dialect: Dialect, secret: str | None, sleep: Callable[[float], Any] | None
-    ) -> None:
-        self._engine = engine
-        self._dialect = dialect
-        self._secret = secret
-        self._sleep = sleep or asyncio.sleep
-
-    async def begin(self, action: Callable[[Border], None]) -> AsyncConnection:
-        """See `SyncRunner`."""
-        connection = await self._open()
-        try:
-            await connection.run_sync(lambda inner: action(border_of(inner)))
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
-
-    async def answer(self, ids: Sequence[bytes], action: Answering) -> Readings:
-        """See `SyncRunner`."""
-        readings: Readings = {}
-        for _ in range(_CONNECTIONS_MAX):
-            try:
-                async with self._engine.connect() as connection:
-                    readings = await connection.run_sync(lambda inner: action(own_border(inner, self._dialect), ids))
-            except Exception as error:  # noqa: BLE001 - any error of the driver or a hook is no answer
-                readings = no_answers(ids, reason_of(error, self._secret))
-            if not _all_lost(readings):
-                break
-        return readings
-
-    async def transact(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
-        """See `SyncRunner`."""
-        return _uncontended(await self._contend(action, lock_timeout_s))
-
-    async def look(self, action: Callable[[Border], Any]) -> Any:
-        """See `SyncRunner`."""
-        connection = await self._open()
-        try:
-            with _reading(self._secret):
-                return await connection.run_sync(lambda inner: action(own_border(inner, self._dialect)))
-        finally:
-            await connection.close()
-
-    async def drive(self, steps: PruneSteps) -> PruneResult:
-        """See `SyncRunner`."""
-        outcome: Any = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as stop:
-                result: PruneResult = stop.value
-                return result
-            if isinstance(step, Wait):
-                outcome = await self._sleep(step.seconds)
-            else:
-                outcome = await self._contend(step.action, LOCK_TIMEOUT_S)
+                outcome = await self._contend(step, LOCK_TIMEOUT_S)
 
     async def _contend(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
-        connection = await self._open()
-        try:
-            return await connection.run_sync(
-                lambda inner: transact(
-                    self._dialect, own_border(inner, self._dialect), action, self._secret, lock_timeout_s
-                )
-            )
-        finally:
-            await connection.close()
+        def work(inner: Connection) -> Any:
+            return transact(self._dialect, own_border(inner, self._dialect), action, self._secret, lock_timeout_s)
 
-    async def _open(self) -> AsyncConnection:
+        async with self._closing(await self._open()) as connection:
+            return await self._run(connection, work)
+
+    async def _open(self) -> Any:
         try:
-            return await self._engine.connect()
+            return await self._ended(self._engine.connect())
         except Exception as error:
-            raise _unavailable(error, self._secret) from error
+            raise self._unavailable(error) from error
 
+    @asynccontextmanager
+    async def _closing(self, connection: Any) -> AsyncIterator[Any]:
+        try:
+            yield connection
+        finally:
+            await self._close(connection)
 
-def runner_of(
-    engine: Any, dialect: Dialect, secret: str | None, sleep: Callable[[float], Any] | None = None
-) -> SyncRunner | AsyncRunner:
-    """Return the runner for *engine*.
+    async def _close(self, connection: Any) -> None:
+        if self.is_async:
+            await asyncio.shield(connection.close())  # like SQLAlchemy's own `async with`
+        else:
+            connection.close()
 
-    Raises:
-        FenceMisuseError: it is not an engine of SQLAlchemy.
-    """
-    if isinstance(engine, AsyncEngine):
-        return AsyncRunner(engine, dialect, secret, sleep)
-    if isinstance(engine, Engine):
-        return SyncRunner(engine, dialect, secret, sleep)
-    raise FenceMisuseError(f"the fence takes a SQLAlchemy Engine or AsyncEngine, not {type(engine).__name__}")
+    async def _run(self, connection: Any, work: Callable[[Connection], Any]) -> Any:
+        return await connection.run_sync(work) if self.is_async else work(connection)
+
+    async def _ended(self, call: Any) -> Any:
+        """Return the result of a call of SQLAlchemy or `sleep`, which is an awaitable if the engine is asynchronous."""
+        return await call if self.is_async else call
+
+    def _unavailable(self, error: Exception) -> BackendUnavailableError:
+        return BackendUnavailableError(f"the fence's database: {failure_of(error, self._secret)}")
 
 
 def own_border(connection: Connection, dialect: Dialect) -> Border:
@@ -198,23 +186,9 @@ def own_border(connection: Connection, dialect: Dialect) -> Border:
     return border_of(connection)
 
 
-@contextmanager
-def _reading(secret: str | None) -> Iterator[None]:
-    try:
-        yield
-    except TxcoreError:
-        raise
-    except Exception as error:
-        raise _unavailable(error, secret) from error
-
-
 def reason_of(error: Exception, secret: str | None) -> str:
     """Return the reason of a reading without an answer."""
     return str(error) if isinstance(error, TxcoreError) else str(failure_of(error, secret))
-
-
-def _unavailable(error: Exception, secret: str | None) -> BackendUnavailableError:
-    return BackendUnavailableError(f"the fence's database: {failure_of(error, secret)}")
 
 
 def _all_lost(readings: Readings) -> bool:
@@ -222,9 +196,3 @@ def _all_lost(readings: Readings) -> bool:
     return bool(readings) and all(
         reading.answer is FenceAnswer.NO_ANSWER and reading.reason.startswith(lost) for reading in readings.values()
     )
-
-
-def _uncontended(outcome: Any) -> Any:
-    if isinstance(outcome, Contended):
-        raise BackendUnavailableError(f"the fence's database: {outcome.text}")
-    return outcome

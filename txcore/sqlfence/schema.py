@@ -34,14 +34,16 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Final
 
 import msgspec
 
 from txcore.errors import ConfigError, UsageError
+from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
 
 SCHEMA_VERSION: Final = 2
-INBOX_VERSION: Final = 1
+FIRST_VERSION: Final = 1
 GROUP_LENGTH_MAX: Final = 255
 
 COMMITTED: Final = 1
@@ -50,8 +52,42 @@ VIA_TABLE: Final = 3
 FORCED: Final = 4
 
 LOWEST_ID: Final = bytes(16)
+IDENTITY_BYTES: Final = 16
 
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,55}\.)?[A-Za-z_][A-Za-z0-9_]{0,55}")
+
+
+class Types(msgspec.Struct, frozen=True):
+    """The words of CREATE TABLE that differ between the families of databases; `end` follows the columns."""
+
+    id: str
+    small: str
+    group: str
+    created: str
+    end: str = ""
+
+
+TYPES: Final = {
+    POSTGRESQL: Types(
+        id="uuid",
+        small="smallint",
+        group=f"varchar({GROUP_LENGTH_MAX})",
+        created="timestamptz NOT NULL DEFAULT clock_timestamp()",
+    ),
+    MYSQL: Types(
+        id="BINARY(16)",
+        small="TINYINT",
+        group=f"VARCHAR({GROUP_LENGTH_MAX}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        created="TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3)",
+        end=" ENGINE=InnoDB",
+    ),
+    SQLITE: Types(
+        id="BLOB",
+        small="INTEGER",
+        group="TEXT",
+        created="TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
+    ),
+}
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -61,6 +97,19 @@ class Tables(msgspec.Struct, frozen=True):
     meta: str
     message: str
     slot: str
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """The stored meta row; `identity` is empty before schema version 2, `server` where it is not known.
+
+    `oids` is not a column: on PostgreSQL the oids of the database and the table of the row, else empty.
+    """
+
+    pruned_below: bytes
+    identity: bytes = b""
+    server: str = ""
+    adopted: str = ""
+    oids: str = ""
 
 
 def tables_named(table: str) -> Tables:
@@ -97,3 +146,8 @@ def check_version(table: str, version: int) -> None:
         raise UsageError(
             f"table {table} has schema version {version}, this txcore knows {SCHEMA_VERSION}: upgrade txcore here"
         )
+
+
+def new_identity() -> bytes:
+    """Return a fresh random identity."""
+    return secrets.token_bytes(IDENTITY_BYTES)

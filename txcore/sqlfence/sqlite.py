@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
-from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, anchor_name, states_of
+from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, states_of
 from txcore.sqlfence.failures import failure_of
-from txcore.sqlfence.identity import ANY_DATABASE
-from txcore.sqlfence.schema import LOWEST_ID, Tables
+from txcore.sqlfence.schema import Tables
+from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from txcore.sqlfence.identity import Database
 
 _FULL: Final = 2
 
@@ -29,7 +27,8 @@ class SQLite(Dialect):
     family: ClassVar[str] = SQLITE
     created_ms = "CAST(round((julianday(created) - 2440587.5) * 86400000) AS INTEGER)"
     locks_whole_file: ClassVar[bool] = True
-    meta_types: ClassVar[dict[str, str]] = {"identity": "BLOB", "server": "TEXT", "adopted": "TEXT"}
+    id_check: ClassVar[str] = " CHECK (length(transaction_id) = 16)"
+    fence_end: ClassVar[str] = " WITHOUT ROWID"
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
@@ -40,25 +39,6 @@ class SQLite(Dialect):
                 key="table",
             )
         self._inserts = self._bound_inserts()
-
-    def create(self, border: Border) -> None:
-        """Create, holding the file's only write lock."""
-        self.begin(border)
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ("
-            "transaction_id BLOB NOT NULL PRIMARY KEY CHECK (length(transaction_id) = 16), "
-            "state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 4), producer_group TEXT NOT NULL, "
-            "created TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), "
-            "checks INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
-            {},
-        )
-        border.change(
-            f"CREATE TABLE IF NOT EXISTS {self.tables.meta} (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), "
-            "schema_version INTEGER NOT NULL, pruned_below BLOB NOT NULL)",
-            {},
-        )
-        border.change(self._first_meta_row(), {"id": LOWEST_ID})
-        self.give_identity(border)
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them under the file's lock."""
@@ -99,12 +79,12 @@ class SQLite(Dialect):
                 "PRAGMA synchronous=FULL when you connect, or a crash undoes commits that were already announced"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, database: Database = ANY_DATABASE) -> None:
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:  # noqa: ARG002 - only PostgreSQL has oids
         """Insert, and set a savepoint as an anchor."""
         values = {"id": transaction_id, "producer_group": group}
-        if database.stored:
-            values["identity"] = database.stored
-        if border.quick_change(self._inserts[bool(database.stored)], values) != 1:
+        if identity:
+            values["identity"] = identity
+        if border.quick_change(self._inserts[bool(identity)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
         if not border.is_surely_open():  # the savepoint itself would begin a transaction
             raise FenceMisuseError(GONE_TEXT)
@@ -127,7 +107,7 @@ class SQLite(Dialect):
 
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
         """Read, unless this connection sees uncommitted rows of others (a shared cache, read_uncommitted)."""
-        names, values = self._named(ids)
+        names, values = self.named(ids)
         sql = (
             f"SELECT transaction_id, state FROM {self.tables.fence} WHERE transaction_id IN ({names}) "  # noqa: S608
             "AND NOT (SELECT read_uncommitted FROM pragma_read_uncommitted)"
