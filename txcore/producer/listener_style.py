@@ -25,7 +25,7 @@ from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.message_table import Mode
 from txcore.producer import finish as ending
-from txcore.producer import prepare as preparing
+from txcore.producer import transaction_flow as flow
 from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, current, publish
 from txcore.records import HalfRecord, OpKind, Outcome, Resolution
 from txcore.results import EndResult, EndState, TransactionSendResult
@@ -66,7 +66,7 @@ def send_in_transaction(
     half = _half(transaction, message)
     began_s = transaction.context.clock.elapsed_s()
     outcome: Outcome = yield half
-    preparing.appended(transaction, outcome, began_s)
+    flow.appended(transaction, outcome, began_s)
     ran = yield from _run_local(transaction, listener, message, arg)
     if isinstance(ran, TransactionSendResult):
         return ran
@@ -139,7 +139,7 @@ def _look(ran: Sequence[Sending]) -> Flow[None]:
 
 def _is_stored(sending: Sending, outcome: Outcome, began_s: float) -> bool:
     try:
-        preparing.appended(sending.transaction, outcome, began_s)
+        flow.appended(sending.transaction, outcome, began_s)
     except Exception as error:  # noqa: BLE001 - this one's result
         sending.error = error
         return False
@@ -185,7 +185,7 @@ def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
         # The half is written before the listener runs: it may call `fence`, and forget it.
         transaction.fenced, transaction.may_lack_row = True, not transaction.context.listener_fences
     transaction.phase = Phase.PREPARING
-    return preparing.half_of(transaction)
+    return flow.half_of(transaction)
 
 
 def _learn_database(context: ProducerContext) -> Flow[bytes]:
