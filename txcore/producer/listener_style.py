@@ -20,7 +20,7 @@ from txcore.errors import (
     NotSentError,
     TransactionStateError,
 )
-from txcore.fence import NO_DATABASE, KnowsDatabase, known_database
+from txcore.fence import NO_DATABASE
 from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.message_table import Mode
@@ -195,10 +195,10 @@ def _learn_database(context: ProducerContext) -> Flow[bytes]:
         NotSentError: the database could not be asked.
     """
     assert context.fence is not None
-    known = known_database(context.fence)
+    known = context.fence.known_database()
     if known is None:
         try:
-            known = yield Call(cast("KnowsDatabase", context.fence).read_database, ())
+            known = yield Call(context.fence.read_database, ())
         except BackendUnavailableError as error:
             raise NotSentError(
                 f"the fence's database cannot be asked which it is: {error}; nothing was sent"

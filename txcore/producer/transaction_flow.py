@@ -29,7 +29,7 @@ from txcore.errors import (
     UsageError,
     is_outage,
 )
-from txcore.fence import Fence, database_of
+from txcore.fence import Fence
 from txcore.ids import id_text
 from txcore.message import LocalTransactionState
 from txcore.message_table import Mode
@@ -58,26 +58,25 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
     require(transaction, Phase.OPEN)
     if not transaction.messages:
         raise TransactionStateError("nothing was published in this transaction; there is nothing to prepare")
-    if connection is None and context.mode is Mode.TABLE:
+    is_table = context.mode is Mode.TABLE
+    if connection is None and is_table:
         raise TransactionStateError("mode table has no half: prepare(connection) with the open database transaction")
-    if connection is not None and context.fence is None:
-        raise TransactionStateError("prepare(connection) needs a producer made with fence=SqlFence(engine)")
-    transaction.phase = Phase.PREPARING
-    if connection is None or context.fence is None:
+    if connection is None:
+        transaction.phase = Phase.PREPARING
         yield from append(transaction)
         return
-    is_table = context.mode is Mode.TABLE
-    steps = put_into_table(transaction, connection) if is_table else _fence_and_keep(transaction, connection)
-    yield from or_roll_back(transaction, connection, steps)
+    if context.fence is None:
+        raise TransactionStateError("prepare(connection) needs a producer made with fence=SqlFence(engine)")
+    transaction.phase = Phase.PREPARING
+    put = _put_into_table if is_table else _fence_and_keep
+    yield from _or_roll_back(transaction, context.fence, connection, put(transaction, context.fence, connection))
 
 
-def _fence_and_keep(transaction: LocalTransaction, connection: Any) -> Flow[None]:
-    fence = transaction.context.fence
-    assert fence is not None
+def _fence_and_keep(transaction: LocalTransaction, fence: Fence, connection: Any) -> Flow[None]:
     yield Call(fence.insert, (connection, transaction.transaction_id, transaction.context.group))
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
-    transaction.database = database_of(fence, connection)
-    yield from keep(transaction)
+    transaction.database = fence.database_of(connection)
+    yield from _keep(transaction, fence)
 
 
 def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
@@ -93,7 +92,7 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
     transaction.began_s = transaction.context.clock.elapsed_s()
     transaction.connection = yield Call(fence.begin, (engine, transaction.transaction_id, transaction.context.group))
     transaction.fenced = True
-    transaction.database = database_of(fence, transaction.connection)
+    transaction.database = fence.database_of(transaction.connection)
     return transaction.connection
 
 
@@ -106,17 +105,17 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
         NotSentError of the database's COMMIT that was certainly undone (try again); except:
         CommitUnknownError: the database's COMMIT failed and may have applied; check or relay deliver if it did.
     """
-    context, connection = transaction.context, transaction.connection
-    assert context.fence is not None
+    fence, connection = transaction.context.fence, transaction.connection
+    assert fence is not None
     if not transaction.messages:
-        yield from or_roll_back(transaction, connection, _ask(context.fence.withdraw, transaction))
+        yield from _or_roll_back(transaction, fence, connection, _ask(fence.withdraw, transaction))
         transaction.phase = Phase.ENDED
-        yield Call(context.fence.commit, (connection,))
+        yield Call(fence.commit, (connection,))
         return None
     transaction.phase = Phase.PREPARING
-    yield from or_roll_back(transaction, connection, _verify_and_keep(transaction))
+    yield from _or_roll_back(transaction, fence, connection, _verify_and_keep(transaction, fence))
     try:
-        yield Call(context.fence.commit, (connection,))
+        yield Call(fence.commit, (connection,))
     except NotSentError:  # certainly undone, so the half is for the check to close
         transaction.phase = Phase.FAILED
         ran_local(transaction, transaction.began_s, LocalTransactionState.ROLLBACK.value)
@@ -145,11 +144,9 @@ def _ask(of_fence: Callable[..., Any], transaction: LocalTransaction) -> Flow[No
     yield Call(of_fence, (transaction.connection, transaction.transaction_id))
 
 
-def _verify_and_keep(transaction: LocalTransaction) -> Flow[None]:
-    fence = transaction.context.fence
-    assert fence is not None
+def _verify_and_keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
     yield from _ask(fence.verify, transaction)
-    yield from keep(transaction)
+    yield from _keep(transaction, fence)
 
 
 def database_abort(transaction: LocalTransaction) -> Flow[None]:
@@ -160,28 +157,24 @@ def database_abort(transaction: LocalTransaction) -> Flow[None]:
         yield Call(fence.rollback, (connection,))
 
 
-def put_into_table(transaction: LocalTransaction, connection: Any) -> Flow[None]:
+def _put_into_table(transaction: LocalTransaction, fence: Fence, connection: Any) -> Flow[None]:
     """Write the fence row and the messages into the caller's open transaction together.
 
     Raises: as `prepare`.
     """
-    context, identity = transaction.context, transaction.transaction_id
-    fence = context.fence
-    assert fence is not None
+    identity, group = transaction.transaction_id, transaction.context.group
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
-    yield Call(fence.insert, (connection, identity, context.group, table_rows(transaction)))
-    transaction.database = database_of(fence, connection)
+    yield Call(fence.insert, (connection, identity, group, table_rows(transaction)))
+    transaction.database = fence.database_of(connection)
     _is_in_table(transaction, "")
 
 
-def or_roll_back(transaction: LocalTransaction, connection: Any, steps: Flow[None]) -> Flow[None]:
+def _or_roll_back(transaction: LocalTransaction, fence: Fence, connection: Any, steps: Flow[None]) -> Flow[None]:
     """Run *steps* in the open transaction of *connection*; when they fail or are interrupted, roll it back.
 
     A step of the fence that fails has rolled back itself; one that was cancelled, or interrupted by Ctrl-C, may not.
     """
-    fence = transaction.context.fence
-    assert fence is not None
     try:
         yield from steps
     except GeneratorExit:
@@ -192,7 +185,7 @@ def or_roll_back(transaction: LocalTransaction, connection: Any, steps: Flow[Non
         raise
 
 
-def keep(transaction: LocalTransaction) -> Flow[None]:
+def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
     """Make the messages durable, or as durable as the open database transaction.
 
     In mode auto a half that the broker has not certainly stored is no failure: the messages then travel in the same
@@ -200,8 +193,6 @@ def keep(transaction: LocalTransaction) -> Flow[None]:
 
     Raises: as `prepare`.
     """
-    fence = transaction.context.fence
-    assert fence is not None
     context, breaker = transaction.context, transaction.context.breaker
     has_joined = context.has_joined()  # asked once: a half made before is for no partition
     make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
