@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError
 from txcore.fence import Fence
 from txcore.ids import IdFactory
-from txcore.listener import TransactionListener
+from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
 from txcore.message_table import Mode
 from txcore.port import Backend
@@ -34,63 +34,8 @@ GROUP_TIMEOUT_S: Final = 30.0
 HALF_DEADLINE_S: Final = 2.0
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
-
-
-def make_context(
-    backend: Backend,
-    group: str,
-    *,
-    fence: Fence | None,
-    policy: CheckPolicy | None,
-    partition_count: int | None,
-    mode: str = Mode.HALF,
-    half_deadline_s: float = HALF_DEADLINE_S,
-    listener_fences: bool = False,
-    plugins: Sequence[object] = (),
-    clock: Clock | None,
-    randomness: Randomness | None,
-) -> ProducerContext:
-    """Join the group and return the context that all flows of one producer share.
-
-    Raises:
-        ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
-            mode that needs a fence.
-    """
-    if not group:
-        raise ConfigError("a producer needs a group", key="group")
-    chosen = _mode(mode, fence)
-    clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
-    capabilities = backend.capabilities
-    require_room(policy, capabilities.release_time_max_s)
-    if not 0 < half_deadline_s <= CheckPolicy().immunity_s * 10:
-        raise ConfigError(
-            f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s"
-        )
-    joining = Joining(lambda: backend.ensure_group(group, partition_count))
-    if chosen is Mode.HALF:
-        count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
-    else:  # In mode table the producer never calls the broker here, so the broker need not be up.
-        count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
-    return ProducerContext(
-        group,
-        count,
-        clock,
-        IdFactory(clock, randomness),
-        policy,
-        capabilities.release_time_max_s,
-        capabilities.body_size_max,
-        f"p:{randomness.getrandbits(48):012x}",
-        fence,
-        capabilities.atomic_release and capabilities.resolution_is_unique,
-        ProducerReporter(group, plugins, clock) if plugins or chosen is not Mode.HALF else None,
-        chosen,
-        CircuitBreaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
-        half_deadline_s if chosen is Mode.AUTO else None,
-        joining if chosen is Mode.AUTO else None,
-        capabilities.resolution_kept_s,
-        listener_fences,
-        None if fence is None else ProducerReporter(group, plugins, clock).forgot_fence,
-    )
+ListenerT = TypeVar("ListenerT", bound=Listener[Any])
+ProducerT = TypeVar("ProducerT")
 
 
 def _mode(mode: str, fence: Fence | None) -> Mode:
@@ -103,13 +48,10 @@ def _mode(mode: str, fence: Fence | None) -> Mode:
     return chosen
 
 
-class Transaction:
-    """One transaction in the primitive style; the database style passes it to its block, too.
+class TransactionBase(Generic[ProducerT]):
+    """The part of a transaction that needs no driver, the same for both kinds of producer."""
 
-    For one thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
-    """
-
-    def __init__(self, producer: TransactionProducer, core: LocalTransaction) -> None:
+    def __init__(self, producer: ProducerT, core: LocalTransaction) -> None:
         self._producer = producer
         self._core = core
 
@@ -132,6 +74,21 @@ class Transaction:
         """Add a message; any number, any topics. See `publish` for the exceptions."""
         publish(self._core, message)
 
+    def handle(self) -> str:
+        """Return a text with which another process of the group ends this prepared transaction.
+
+        Raises:
+            TransactionStateError: not prepared.
+        """
+        return handle_of(self._core)
+
+
+class Transaction(TransactionBase["TransactionProducer"]):
+    """One transaction in the primitive style; the database style passes it to its block, too.
+
+    For one thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
+    """
+
     def prepare(self, connection: Any = None) -> None:
         """Make the half durable, with the fence row first if an open database *connection* is given.
 
@@ -151,16 +108,85 @@ class Transaction:
         """End without a target. With a fence only after the tombstone is certain; else CONFLICT or UNKNOWN."""
         return self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
-    def handle(self) -> str:
-        """Return a text with which another process of the group ends this prepared transaction.
 
-        Raises:
-            TransactionStateError: not prepared.
-        """
-        return handle_of(self._core)
+class ProducerBase(Generic[ListenerT]):
+    """The settings of a producer, and its joining of the group, the same for both kinds; see `TransactionProducer`.
+
+    Raises:
+        ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
+            mode that needs a fence.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        fence: Fence | None = None,
+        listener: ListenerT | None = None,
+        policy: CheckPolicy | None = None,
+        partition_count: int | None = None,
+        unsettled_max: int = 10_000,
+        mode: str = "half",
+        half_deadline_s: float = HALF_DEADLINE_S,
+        listener_fences: bool = False,
+        plugins: Sequence[object] = (),
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        if not group:
+            raise ConfigError("a producer needs a group", key="group")
+        chosen = _mode(mode, fence)
+        clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
+        capabilities = backend.capabilities
+        require_room(policy, capabilities.release_time_max_s)
+        if not 0 < half_deadline_s <= HALF_DEADLINE_MAX_S:
+            raise ConfigError(
+                f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s"
+            )
+        joining = Joining(lambda: backend.ensure_group(group, partition_count))
+        if chosen is Mode.HALF:
+            count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+        else:  # In mode table the producer never calls the broker here, so the broker need not be up.
+            count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
+        reporter = ProducerReporter(group, plugins, clock)
+        self._context = ProducerContext(
+            group,
+            count,
+            clock,
+            IdFactory(clock, randomness),
+            policy,
+            capabilities.release_time_max_s,
+            capabilities.body_size_max,
+            f"p:{randomness.getrandbits(48):012x}",
+            fence,
+            capabilities.atomic_release and capabilities.resolution_is_unique,
+            reporter if plugins or chosen is not Mode.HALF else None,
+            chosen,
+            CircuitBreaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
+            half_deadline_s,
+            joining,
+            capabilities.resolution_kept_s,
+            listener_fences,
+            None if fence is None else reporter.forgot_fence,
+        )
+        self._backend = backend
+        self._listener = listener
+        self._unsettled_max = unsettled_max
+        self._is_closed = False
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this producer is closed")
+
+    def _require_listener(self) -> ListenerT:
+        self._require_open()
+        if self._listener is None:
+            raise TransactionStateError("the listener style needs a producer made with listener=…")
+        return self._listener
 
 
-class TransactionProducer:
+class TransactionProducer(ProducerBase[TransactionListener]):
     """Sends transactional messages for one group.
 
     Args:
@@ -209,12 +235,14 @@ class TransactionProducer:
                 "SqlFence(create_engine(…)) of the same database, or use AsyncTransactionProducer",
                 key="fence",
             )
-        self._context = make_context(
+        super().__init__(
             backend,
             group,
             fence=fence,
+            listener=listener,
             policy=policy,
             partition_count=partition_count,
+            unsettled_max=unsettled_max,
             mode=mode,
             half_deadline_s=half_deadline_s,
             listener_fences=listener_fences,
@@ -222,12 +250,9 @@ class TransactionProducer:
             clock=clock,
             randomness=randomness,
         )
-        self._backend = backend
-        self._listener = listener
         self._bridge = BlockingBridge(backend)
         self._places = Places(unsettled_max)
         self._busy_timeout_s = busy_timeout_s
-        self._is_closed = False
 
     def begin(self) -> Transaction:
         """Return a new transaction in the primitive style; nothing is sent yet."""
@@ -311,16 +336,6 @@ class TransactionProducer:
         finally:
             if has_place:
                 self._places.give_back()
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError("this producer is closed")
-
-    def _require_listener(self) -> TransactionListener:
-        self._require_open()
-        if self._listener is None:
-            raise TransactionStateError("the listener style needs a producer made with listener=…")
-        return self._listener
 
 
 class DatabaseTransaction(AbstractContextManager[Transaction]):
