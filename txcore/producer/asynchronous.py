@@ -117,7 +117,5 @@ class AsyncDatabaseTransaction(AbstractAsyncContextManager[AsyncTransaction]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            await self._producer.finish(flow.database_finish(self._core))
-        else:
-            await self._producer.finish(flow.database_abort(self._core))
+        step = flow.database_finish if kind is None else flow.database_abort
+        await self._producer.finish(step(self._core))
