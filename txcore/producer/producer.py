@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
+from txcore import ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError
 from txcore.fence import Fence
@@ -33,6 +34,7 @@ from txcore.runtime.instrumentation import ProducerReporter
 
 GROUP_TIMEOUT_S: Final = 30.0
 HALF_DEADLINE_S: Final = 2.0
+HALF_DEADLINE_MIN_S: Final = 0.001
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
 ListenerT = TypeVar("ListenerT", bound=Listener[Any])
@@ -141,10 +143,7 @@ class ProducerBase(Generic[ListenerT]):
         clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
         capabilities = backend.capabilities
         require_room(policy, capabilities.release_time_max_s)
-        if not 0 < half_deadline_s <= HALF_DEADLINE_MAX_S:
-            raise ConfigError(
-                f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s"
-            )
+        ranges.require("half_deadline_s", half_deadline_s, float, HALF_DEADLINE_MIN_S, HALF_DEADLINE_MAX_S)
         joining = Joining(lambda: backend.ensure_group(group, partition_count))
         if chosen is Mode.HALF:
             count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
