@@ -116,20 +116,19 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     yield from _or_roll_back(transaction, fence, connection, _verify_and_keep(transaction, fence))
     try:
         yield Call(fence.commit, (connection,))
-    except NotSentError:  # certainly undone, so the half is for the check to close
+    except Exception as error:
+        # An error around COMMIT, whatever it is, may have applied (R5): no op is written, the check finds out. After
+        # one that was certainly undone the half is for the check to close.
+        is_undone = isinstance(error, NotSentError)
         transaction.phase = Phase.FAILED
-        ran_local(transaction, transaction.began_s, LocalTransactionState.ROLLBACK.value)
-        if not transaction.is_via_table:
-            yield resolution_of(transaction, OpKind.NUDGE)
-        raise
-    except Exception as error:  # noqa: BLE001 - the database's, whatever it is
-        # An error around COMMIT may have applied (R5): no op is written, the check finds out.
-        transaction.phase = Phase.FAILED
-        ran_local(transaction, transaction.began_s, type(error).__name__)
+        state = LocalTransactionState.ROLLBACK.value if is_undone else type(error).__name__
+        ran_local(transaction, transaction.began_s, state)
         remedy = "the relay of the message table finds out, and delivers if it did"
         if not transaction.is_via_table:
             remedy = "the check will find out, and deliver if it did"
             yield resolution_of(transaction, OpKind.NUDGE)
+        if is_undone:
+            raise
         raise CommitUnknownError(
             f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {remedy}",
             transaction_id=transaction.transaction_id,
