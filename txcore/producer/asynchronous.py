@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
-from types import TracebackType
 from typing import Any, TypeVar
 
 from txcore.listener import AsyncTransactionListener
@@ -57,13 +56,11 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
 
     def begin(self) -> AsyncTransaction:
         """See `TransactionProducer.begin`."""
-        self._require_open()
-        return AsyncTransaction(self, begin(self._context))
+        return AsyncTransaction(self, begin(self._open_context()))
 
     def transaction(self, engine: Any) -> AsyncDatabaseTransaction:
         """See `TransactionProducer.transaction`; *engine* is an AsyncEngine."""
-        self._require_open()
-        return AsyncDatabaseTransaction(self, begin(self._context), engine)
+        return AsyncDatabaseTransaction(self, begin(self._open_context()), engine)
 
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """See `TransactionProducer.send_message_in_transaction`."""
@@ -83,8 +80,7 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
 
     def attach(self, handle: str) -> AsyncTransaction:
         """See `TransactionProducer.attach`."""
-        self._require_open()
-        return AsyncTransaction(self, attach(self._context, handle))
+        return AsyncTransaction(self, attach(self._open_context(), handle))
 
     async def close(self) -> None:
         """See `TransactionProducer.close`."""
@@ -114,8 +110,6 @@ class AsyncDatabaseTransaction(AbstractAsyncContextManager[AsyncTransaction]):
         await self._producer.run(flow.database_begin(self._core, self._engine))
         return AsyncTransaction(self._producer, self._core)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         step = flow.database_finish if kind is None else flow.database_abort
         await self._producer.finish(step(self._core))

@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from txcore import ranges
@@ -175,12 +174,18 @@ class ProducerBase(Generic[ListenerT]):
         self._unsettled_max = unsettled_max
         self._is_closed = False
 
-    def _require_open(self) -> None:
+    def _open_context(self) -> ProducerContext:
+        """Return the context, for new work.
+
+        Raises:
+            ClosedError: this producer is closed.
+        """
         if self._is_closed:
             raise ClosedError("this producer is closed")
+        return self._context
 
     def _require_listener(self) -> ListenerT:
-        self._require_open()
+        self._open_context()
         if self._listener is None:
             raise TransactionStateError("the listener style needs a producer made with listener=…")
         return self._listener
@@ -295,8 +300,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
 
     def begin(self) -> Transaction:
         """Return a new transaction in the primitive style; nothing is sent yet."""
-        self._require_open()
-        return Transaction(self, begin(self._context))
+        return Transaction(self, begin(self._open_context()))
 
     def transaction(self, engine: Any) -> DatabaseTransaction:
         """Return the database style's context manager; entering opens the database transaction.
@@ -304,8 +308,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         The block ends without an error: the half is stored, the database commits, the targets are published; the
         result is in `result`. It ends with an error: the database rolls back and nothing was sent.
         """
-        self._require_open()
-        return DatabaseTransaction(self, begin(self._context), engine)
+        return DatabaseTransaction(self, begin(self._open_context()), engine)
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """Send in the listener style: half, local transaction, end. See `sending.send_in_transaction`.
@@ -338,8 +341,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         Raises:
             UsageError: the handle is damaged, or not of this group.
         """
-        self._require_open()
-        return Transaction(self, attach(self._context, handle))
+        return Transaction(self, attach(self._open_context(), handle))
 
     def close(self) -> None:
         """Refuse new work; idempotent. Transactions under way end normally."""
@@ -389,8 +391,6 @@ class DatabaseTransaction(AbstractContextManager[Transaction]):
         self._producer.run(flow.database_begin(self._core, self._engine))
         return Transaction(self._producer, self._core)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         step = flow.database_finish if kind is None else flow.database_abort
         self._producer.finish(step(self._core))
