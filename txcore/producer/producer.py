@@ -142,6 +142,7 @@ class ProducerBase(Generic[ListenerT]):
         clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
         capabilities = backend.capabilities
         require_room(policy, capabilities.release_time_max_s)
+        ranges.require("unsettled_max", unsettled_max, int, 0)
         ranges.require("half_deadline_s", half_deadline_s, float, HALF_DEADLINE_MIN_S, HALF_DEADLINE_MAX_S)
         joining = Joining(lambda: backend.ensure_group(group, partition_count))
         if chosen is Mode.HALF:
