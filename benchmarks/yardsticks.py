@@ -14,7 +14,7 @@ from benchmarks.drive import Drive, Sample
 from benchmarks.place import POLICY, Place
 from benchmarks.plain import PlainPool
 from txcore.port import Backend
-from txcore.producer.producer import make_context
+from txcore.producer.producer import TransactionProducer
 from txcore.producer.transaction import begin, make_half, publish
 from txcore.records import HalfRecord, Outcome, Status
 from txcore.runtime.batching import Group
@@ -169,9 +169,7 @@ def halves(place: Place, drive: Drive, *, batch_size: int) -> Sample:
 
 
 def _encoded_halves(place: Place, backend: Backend, count: int) -> list[HalfRecord]:
-    context = make_context(
-        backend, place.group, fence=None, policy=POLICY, partition_count=None, clock=None, randomness=None
-    )
+    context = TransactionProducer(backend, place.group, policy=POLICY)._context  # noqa: SLF001 - the flows' own
     records = []
     for _ in range(count):
         transaction = begin(context)

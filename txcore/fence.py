@@ -154,27 +154,14 @@ class Fence(Protocol):
             WrongDatabaseError: *database*, the identity in the half, is another one; nothing was written.
         """
 
-
-class KnowsDatabase(Protocol):
-    """Methods beside `Fence` of a fence whose database has an identity, which halves then carry."""
-
     def database_of(self, connection: Any) -> bytes:
-        """Return the identity of the database into which the row on *connection* went; never waits."""
+        """Return the identity of the database into which the row on *connection* went; never waits.
+
+        Empty where the fence knows none, as for `known_database`.
+        """
 
     def known_database(self) -> bytes | None:
         """Return the identity of the fence's own database; None when it must be read first."""
 
     def read_database(self) -> bytes | Awaitable[bytes]:
         """Read the identity of the fence's own database. Raises BackendUnavailableError when unreachable."""
-
-
-def database_of(fence: Fence, connection: Any) -> bytes:
-    """Return the identity of the database that carries the row on *connection*; empty where the fence knows none."""
-    ask = getattr(fence, "database_of", None)
-    return ask(connection) if ask is not None else b""
-
-
-def known_database(fence: Fence) -> bytes | None:
-    """Return the identity of the fence's own database, empty where it knows none; None when it must be read first."""
-    ask = getattr(fence, "known_database", None)
-    return ask() if ask is not None else b""

@@ -8,6 +8,7 @@ databases are in the layers above the port. A check reads and changes nothing. I
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -199,12 +200,5 @@ def size(count: int) -> str:
 
 def version_of(text: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, for comparing: "2.12.1-rc" is (2, 12, 1); () for none."""
-    numbers: list[int] = []
-    for part in text.strip().lstrip("v").split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    return tuple(numbers)
+    leading = re.match(r"[0-9]+(\.[0-9]+)*", text.strip().lstrip("v"))
+    return tuple(int(number) for number in leading[0].split(".")) if leading else ()

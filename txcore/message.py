@@ -91,44 +91,30 @@ def validate_message(message: Message) -> None:
     if not isinstance(topic, str) or not topic:
         raise MessageRejectedError(f"a message needs a topic, not {topic!r}", reason="topic")
     if not isinstance(message.body, bytes):
-        raise MessageRejectedError(
-            f"the body of a message for {topic!r} is bytes, not {type(message.body).__name__}; encode it first",
-            topic=topic,
-            reason="body",
-        )
+        text = f"the body of a message for {topic!r} is bytes, not {type(message.body).__name__}; encode it first"
+        raise MessageRejectedError(text, topic=topic, reason="body")
     if message.key is not None and not isinstance(message.key, bytes):
-        raise MessageRejectedError(
-            f"the key of a message for {topic!r} is bytes or None, not {type(message.key).__name__}",
-            topic=topic,
-            reason="key",
-        )
+        text = f"the key of a message for {topic!r} is bytes or None, not {type(message.key).__name__}"
+        raise MessageRejectedError(text, topic=topic, reason="key")
     if message.headers:
         _validate_headers(topic, message.headers)
 
 
 def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
     if len(headers) > HEADER_COUNT_MAX:
-        raise MessageRejectedError(
-            f"a message for {topic!r} has {len(headers)} headers; at most {HEADER_COUNT_MAX} are carried",
-            topic=topic,
-            reason="headers",
-        )
+        text = f"a message for {topic!r} has {len(headers)} headers; at most {HEADER_COUNT_MAX} are carried"
+        raise MessageRejectedError(text, topic=topic, reason="headers")
     for name, value in headers.items():
         if not isinstance(name, str) or not name or not isinstance(value, str | bytes):
-            raise MessageRejectedError(
-                f"header {name!r} of a message for {topic!r} must be str -> str or bytes",
-                topic=topic,
-                reason="headers",
-            )
+            text = f"header {name!r} of a message for {topic!r} must be str -> str or bytes"
+            raise MessageRejectedError(text, topic=topic, reason="headers")
         lowered = name.lower()
         if lowered.startswith(RESERVED_PREFIXES):
-            raise MessageRejectedError(
-                f"header {name!r} of a message for {topic!r} is reserved; rename it", topic=topic, reason=name
-            )
+            text = f"header {name!r} of a message for {topic!r} is reserved; rename it"
+            raise MessageRejectedError(text, topic=topic, reason=name)
         if lowered in DELAY_HEADERS:
-            raise MessageRejectedError(
+            text = (
                 f"header {name!r} of a message for {topic!r} asks for delayed delivery, which a transactional "
-                "message cannot have; schedule it at the consumer",
-                topic=topic,
-                reason=name,
+                "message cannot have; schedule it at the consumer"
             )
+            raise MessageRejectedError(text, topic=topic, reason=name)

@@ -80,7 +80,7 @@ def installed_backends() -> Sequence[InstalledBackend]:
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         missing = ""
         try:
-            module = _load(point)
+            module = point.load()
             check = getattr(module, "check_driver", None)
             if check is not None:
                 check()
@@ -97,12 +97,8 @@ def _hook(url: str) -> Any:
         raise ConfigError(f"a backend URL looks like scheme://…, not {_without_password(url)!r}", key="url")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    manager.register(_load(find_entry_point(scheme)))
+    manager.register(find_entry_point(scheme).load())
     return manager.hook
-
-
-def _load(point: EntryPoint) -> object:
-    return point.load()
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 from sqlalchemy.engine.default import DefaultDialect
 
 from txcore import registry
-from txcore.producer import prepare as preparing
+from txcore.producer import transaction_flow as flow
 from txcore.producer.transaction import LocalTransaction, make_half
 from txcore.records import HalfRecord
 from txcore_conformance.failpoints import Failpoints, Watched, install
@@ -103,7 +103,7 @@ def watch(failpoints: Failpoints) -> None:
         failpoints.reach("after database COMMIT")
 
     registry._hook = watched_hook  # noqa: SLF001
-    preparing.make_half = hasty_half  # type: ignore[attr-defined]
+    flow.make_half = hasty_half  # type: ignore[attr-defined]
     DefaultDialect.do_commit = watched_commit  # type: ignore[method-assign]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
-from txcore.fence import NO_DATABASE, FenceAnswer, FenceReading
+from txcore.fence import NO_DATABASE, Fence, FenceAnswer, FenceReading
 from txcore.ids import id_text
 from txcore.producer.transaction import LocalTransaction, Phase
 from txcore.records import Op, OpKind, Outcome, Resolution, Status
@@ -31,12 +31,8 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     if transaction.phase is Phase.ENDED:
         return _repeated(transaction, kind)
     require(transaction, Phase.PREPARED)
-    context = transaction.context
-    if (
-        transaction.connection is not None
-        and context.fence is not None
-        and context.fence.is_open(transaction.connection)
-    ):
+    fence, connection = transaction.context.fence, transaction.connection
+    if connection is not None and fence is not None and fence.is_open(connection):
         raise TransactionStateError("the prepared connection's transaction is still open; end it first")
     began_s = now_s(transaction)
     transaction.asked = kind
@@ -164,13 +160,10 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
     return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(f"{why}; the listener is asked")))
 
 
-def are_settled(transactions: Sequence[LocalTransaction]) -> Flow[set[bytes]]:
-    """Return the ids of those *transactions*, all of one producer, that need no second look: their row is settled."""
-    fence = transactions[0].context.fence if transactions else None
-    if fence is None:
-        return set()
+def are_settled(fence: Fence, transaction_ids: Sequence[bytes]) -> Flow[set[bytes]]:
+    """Return those of *transaction_ids* that need no second look: their row is settled."""
     try:
-        readings = yield Call(fence.settled, ([each.transaction_id for each in transactions],))
+        readings = yield Call(fence.settled, (transaction_ids,))
     except Exception:  # noqa: BLE001 - each is looked at by itself, and has its error
         return set()
     return {identity for identity, reading in readings.items() if reading.answer in _COMMITTED}

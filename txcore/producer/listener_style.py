@@ -20,12 +20,12 @@ from txcore.errors import (
     NotSentError,
     TransactionStateError,
 )
-from txcore.fence import NO_DATABASE, KnowsDatabase, known_database
+from txcore.fence import NO_DATABASE, Fence
 from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.message_table import Mode
 from txcore.producer import finish as ending
-from txcore.producer import prepare as preparing
+from txcore.producer import transaction_flow as flow
 from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, current, publish
 from txcore.records import HalfRecord, OpKind, Outcome, Resolution
 from txcore.results import EndResult, EndState, TransactionSendResult
@@ -61,12 +61,11 @@ def send_in_transaction(
     Raises: as `flow.prepare`; NotSentError if the identity of the fence's database cannot be read. An exception of the
         listener is not raised: the listener may have committed, so the state is UNKNOWN.
     """
-    if transaction.context.fence is not None:
-        transaction.database = yield from _learn_database(transaction.context)
+    transaction.database = yield from _learn_database(transaction.context)
     half = _half(transaction, message)
     began_s = transaction.context.clock.elapsed_s()
     outcome: Outcome = yield half
-    preparing.appended(transaction, outcome, began_s)
+    flow.appended(transaction, outcome, began_s)
     ran = yield from _run_local(transaction, listener, message, arg)
     if isinstance(ran, TransactionSendResult):
         return ran
@@ -81,9 +80,14 @@ def send_all(sendings: Sequence[Sending], listener: Listener[Any]) -> Flow[None]
     answer, holds up no other's end.
     """
     opened, halves = [], []
-    if not (yield from _learn_databases(sendings)):
+    try:
+        database = yield from _learn_database(sendings[0].transaction.context)
+    except Exception as error:  # noqa: BLE001 - nothing was sent of any
+        for sending in sendings:
+            sending.error = error
         return
     for sending in sendings:
+        sending.transaction.database = database
         try:
             halves.append(_half(sending.transaction, sending.message))
         except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
@@ -123,15 +127,15 @@ def _run_some(left: deque[Sending], listener: Listener[Any]) -> Flow[list[Sendin
         if clock.elapsed_s() >= until_s:
             break
     if context.fence is not None:
-        yield from _look(ran)
+        yield from _look(ran, context.fence)
     return ran
 
 
-def _look(ran: Sequence[Sending]) -> Flow[None]:
+def _look(ran: Sequence[Sending], fence: Fence) -> Flow[None]:
     """Set the end of those that committed by the answer of their listener, and not by their rows."""
     fenced = [each for each in ran if each.kind is OpKind.COMMIT and each.transaction.must_look]
     if fenced:
-        settled = yield from ending.are_settled([each.transaction for each in fenced])
+        settled = yield from ending.are_settled(fence, [each.transaction.transaction_id for each in fenced])
         for sending in fenced:
             if sending.transaction.transaction_id not in settled:
                 sending.end = yield from ending.look_before_publishing(sending.transaction)
@@ -139,7 +143,7 @@ def _look(ran: Sequence[Sending]) -> Flow[None]:
 
 def _is_stored(sending: Sending, outcome: Outcome, began_s: float) -> bool:
     try:
-        preparing.appended(sending.transaction, outcome, began_s)
+        flow.appended(sending.transaction, outcome, began_s)
     except Exception as error:  # noqa: BLE001 - this one's result
         sending.error = error
         return False
@@ -185,41 +189,26 @@ def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
         # The half is written before the listener runs: it may call `fence`, and forget it.
         transaction.fenced, transaction.may_lack_row = True, not transaction.context.listener_fences
     transaction.phase = Phase.PREPARING
-    return preparing.half_of(transaction)
+    return flow.half_of(transaction)
 
 
 def _learn_database(context: ProducerContext) -> Flow[bytes]:
-    """Return the identity of the fence's database for halves; it is read once.
+    """Return the identity of the fence's database for halves, empty without a fence; it is read once.
 
     Raises:
         NotSentError: the database could not be asked.
     """
-    assert context.fence is not None
-    known = known_database(context.fence)
+    if context.fence is None:
+        return b""
+    known = context.fence.known_database()
     if known is None:
         try:
-            known = yield Call(cast("KnowsDatabase", context.fence).read_database, ())
+            known = yield Call(context.fence.read_database, ())
         except BackendUnavailableError as error:
             raise NotSentError(
                 f"the fence's database cannot be asked which it is: {error}; nothing was sent"
             ) from error
     return known or NO_DATABASE
-
-
-def _learn_databases(sendings: Sequence[Sending]) -> Flow[bool]:
-    """Note the fence's database in each of *sendings*, all of one producer; False if none of them can be sent."""
-    context = sendings[0].transaction.context
-    if context.fence is None:
-        return True
-    try:
-        database = yield from _learn_database(context)
-    except Exception as error:  # noqa: BLE001 - nothing was sent of any
-        for sending in sendings:
-            sending.error = error
-        return False
-    for sending in sendings:
-        sending.transaction.database = database
-    return True
 
 
 def _run_local(
@@ -249,7 +238,6 @@ def _run_local(
     if state is LocalTransactionState.UNKNOWN:
         return TransactionSendResult(transaction.transaction_id, state, None, error)
     if state is LocalTransactionState.COMMIT and transaction.fenced and not transaction.must_look:
-        _note_forgotten(transaction)
         refused = yield from _vouch(transaction)
         if refused is not None:
             transaction.phase, transaction.result = Phase.ENDED, refused
@@ -261,9 +249,13 @@ def _kind(state: LocalTransactionState) -> OpKind:
     return OpKind.COMMIT if state is LocalTransactionState.COMMIT else OpKind.ROLLBACK
 
 
-def _note_forgotten(transaction: LocalTransaction) -> None:
-    """Report, each time, that the listener has committed without the row: a crash before this step shows nothing."""
+def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
+    """Write the row that a fenced producer's listener forgot; returns the result if the check was first.
+
+    The lapse is reported each time: a crash before this step shows nothing.
+    """
     context = transaction.context
+    assert context.fence is not None
     transaction.notice = FenceMisuseError(
         "execute_local_transaction answered COMMIT without current_transaction().fence(connection) in its database "
         "transaction. The message is sent all the same; had the process died before, only the answer of "
@@ -272,12 +264,6 @@ def _note_forgotten(transaction: LocalTransaction) -> None:
     )
     if context.forgot_fence is not None:
         context.forgot_fence(transaction.transaction_id)
-
-
-def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
-    """Write the row that a fenced producer's listener forgot; returns the result if the check was first."""
-    context = transaction.context
-    assert context.fence is not None
     try:
         connection = yield Call(context.fence.begin, (None, transaction.transaction_id, context.group))
         yield Call(context.fence.commit, (connection,))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from txcore import ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError
 from txcore.fence import Fence
 from txcore.ids import IdFactory
-from txcore.listener import TransactionListener
+from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
 from txcore.message_table import Mode
 from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
-from txcore.producer.admission import Places
 from txcore.producer.finish import end
 from txcore.producer.group_join import Joining
 from txcore.producer.handles import attach, handle_of
@@ -32,65 +33,11 @@ from txcore.runtime.instrumentation import ProducerReporter
 
 GROUP_TIMEOUT_S: Final = 30.0
 HALF_DEADLINE_S: Final = 2.0
+HALF_DEADLINE_MIN_S: Final = 0.001
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
-
-
-def make_context(
-    backend: Backend,
-    group: str,
-    *,
-    fence: Fence | None,
-    policy: CheckPolicy | None,
-    partition_count: int | None,
-    mode: str = Mode.HALF,
-    half_deadline_s: float = HALF_DEADLINE_S,
-    listener_fences: bool = False,
-    plugins: Sequence[object] = (),
-    clock: Clock | None,
-    randomness: Randomness | None,
-) -> ProducerContext:
-    """Join the group and return the context that all flows of one producer share.
-
-    Raises:
-        ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
-            mode that needs a fence.
-    """
-    if not group:
-        raise ConfigError("a producer needs a group", key="group")
-    chosen = _mode(mode, fence)
-    clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
-    capabilities = backend.capabilities
-    require_room(policy, capabilities.release_time_max_s)
-    if not 0 < half_deadline_s <= CheckPolicy().immunity_s * 10:
-        raise ConfigError(
-            f"half_deadline_s={half_deadline_s!r} must be more than 0 and at most 60", key="half_deadline_s"
-        )
-    joining = Joining(lambda: backend.ensure_group(group, partition_count))
-    if chosen is Mode.HALF:
-        count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
-    else:  # In mode table the producer never calls the broker here, so the broker need not be up.
-        count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
-    return ProducerContext(
-        group,
-        count,
-        clock,
-        IdFactory(clock, randomness),
-        policy,
-        capabilities.release_time_max_s,
-        capabilities.body_size_max,
-        f"p:{randomness.getrandbits(48):012x}",
-        fence,
-        capabilities.atomic_release and capabilities.resolution_is_unique,
-        ProducerReporter(group, plugins, clock) if plugins or chosen is not Mode.HALF else None,
-        chosen,
-        CircuitBreaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
-        half_deadline_s if chosen is Mode.AUTO else None,
-        joining if chosen is Mode.AUTO else None,
-        capabilities.resolution_kept_s,
-        listener_fences,
-        None if fence is None else ProducerReporter(group, plugins, clock).forgot_fence,
-    )
+ListenerT = TypeVar("ListenerT", bound=Listener[Any])
+ProducerT = TypeVar("ProducerT")
 
 
 def _mode(mode: str, fence: Fence | None) -> Mode:
@@ -103,13 +50,10 @@ def _mode(mode: str, fence: Fence | None) -> Mode:
     return chosen
 
 
-class Transaction:
-    """One transaction in the primitive style; the database style passes it to its block, too.
+class TransactionBase(Generic[ProducerT]):
+    """The part of a transaction that needs no driver, the same for both kinds of producer."""
 
-    For one thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
-    """
-
-    def __init__(self, producer: TransactionProducer, core: LocalTransaction) -> None:
+    def __init__(self, producer: ProducerT, core: LocalTransaction) -> None:
         self._producer = producer
         self._core = core
 
@@ -132,6 +76,21 @@ class Transaction:
         """Add a message; any number, any topics. See `publish` for the exceptions."""
         publish(self._core, message)
 
+    def handle(self) -> str:
+        """Return a text with which another process of the group ends this prepared transaction.
+
+        Raises:
+            TransactionStateError: not prepared.
+        """
+        return handle_of(self._core)
+
+
+class Transaction(TransactionBase["TransactionProducer"]):
+    """One transaction in the primitive style; the database style passes it to its block, too.
+
+    For one thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
+    """
+
     def prepare(self, connection: Any = None) -> None:
         """Make the half durable, with the fence row first if an open database *connection* is given.
 
@@ -151,16 +110,128 @@ class Transaction:
         """End without a target. With a fence only after the tombstone is certain; else CONFLICT or UNKNOWN."""
         return self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
-    def handle(self) -> str:
-        """Return a text with which another process of the group ends this prepared transaction.
+
+class ProducerBase(Generic[ListenerT]):
+    """The settings of a producer, and its joining of the group, the same for both kinds; see `TransactionProducer`.
+
+    Raises:
+        ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
+            mode that needs a fence.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        *,
+        fence: Fence | None = None,
+        listener: ListenerT | None = None,
+        policy: CheckPolicy | None = None,
+        partition_count: int | None = None,
+        unsettled_max: int = 10_000,
+        mode: str = "half",
+        half_deadline_s: float = HALF_DEADLINE_S,
+        listener_fences: bool = False,
+        plugins: Sequence[object] = (),
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        if not group:
+            raise ConfigError("a producer needs a group", key="group")
+        chosen = _mode(mode, fence)
+        clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
+        capabilities = backend.capabilities
+        require_room(policy, capabilities.release_time_max_s)
+        ranges.require("unsettled_max", unsettled_max, int, 0)
+        ranges.require("half_deadline_s", half_deadline_s, float, HALF_DEADLINE_MIN_S, HALF_DEADLINE_MAX_S)
+        joining = Joining(lambda: backend.ensure_group(group, partition_count))
+        if chosen is Mode.HALF:
+            count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+        else:  # In mode table the producer never calls the broker here, so the broker need not be up.
+            count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
+        reporter = ProducerReporter(group, plugins, clock)
+        self._context = ProducerContext(
+            group,
+            count,
+            clock,
+            IdFactory(clock, randomness),
+            policy,
+            capabilities.release_time_max_s,
+            capabilities.body_size_max,
+            f"p:{randomness.getrandbits(48):012x}",
+            fence,
+            capabilities.atomic_release and capabilities.resolution_is_unique,
+            reporter if plugins or chosen is not Mode.HALF else None,
+            chosen,
+            CircuitBreaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
+            half_deadline_s,
+            joining,
+            capabilities.resolution_kept_s,
+            listener_fences,
+            None if fence is None else reporter.forgot_fence,
+        )
+        self._backend = backend
+        self._listener = listener
+        self._unsettled_max = unsettled_max
+        self._is_closed = False
+
+    def _open_context(self) -> ProducerContext:
+        """Return the context, for new work.
 
         Raises:
-            TransactionStateError: not prepared.
+            ClosedError: this producer is closed.
         """
-        return handle_of(self._core)
+        if self._is_closed:
+            raise ClosedError("this producer is closed")
+        return self._context
+
+    def _require_listener(self) -> ListenerT:
+        self._open_context()
+        if self._listener is None:
+            raise TransactionStateError("the listener style needs a producer made with listener=…")
+        return self._listener
 
 
-class TransactionProducer:
+class Places:
+    """A number of places; a caller that finds none free waits for one. Thread safe.
+
+    A semaphore, but one that takes no lock where no caller has to wait: threading's costs more than many a step of a
+    transaction. A place is an element of a deque, whose `pop` and `append` are atomic.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = deque((None,) * count)
+        self._waiting_count = 0
+        self._is_free = threading.Condition()
+
+    def take(self, timeout_s: float) -> bool:
+        """Take a place, within *timeout_s*; returns whether there was one."""
+        if self.take_free():
+            return True
+        with self._is_free:
+            self._waiting_count += 1
+            try:
+                return self._is_free.wait_for(self.take_free, timeout_s)
+            finally:
+                self._waiting_count -= 1
+
+    def take_free(self) -> bool:
+        """Take a place if one is free now; returns whether there was one."""
+        try:
+            self._free.pop()
+        except IndexError:
+            return False
+        return True
+
+    def give_back(self) -> None:
+        """Give one place back, which was taken."""
+        self._free.append(None)
+        if self._waiting_count:  # a waiting thread has raised this count before it looked for the last time
+            with self._is_free:
+                self._is_free.notify()
+
+
+class TransactionProducer(ProducerBase[TransactionListener]):
     """Sends transactional messages for one group.
 
     Args:
@@ -209,12 +280,14 @@ class TransactionProducer:
                 "SqlFence(create_engine(…)) of the same database, or use AsyncTransactionProducer",
                 key="fence",
             )
-        self._context = make_context(
+        super().__init__(
             backend,
             group,
             fence=fence,
+            listener=listener,
             policy=policy,
             partition_count=partition_count,
+            unsettled_max=unsettled_max,
             mode=mode,
             half_deadline_s=half_deadline_s,
             listener_fences=listener_fences,
@@ -222,17 +295,13 @@ class TransactionProducer:
             clock=clock,
             randomness=randomness,
         )
-        self._backend = backend
-        self._listener = listener
         self._bridge = BlockingBridge(backend)
         self._places = Places(unsettled_max)
         self._busy_timeout_s = busy_timeout_s
-        self._is_closed = False
 
     def begin(self) -> Transaction:
         """Return a new transaction in the primitive style; nothing is sent yet."""
-        self._require_open()
-        return Transaction(self, begin(self._context))
+        return Transaction(self, begin(self._open_context()))
 
     def transaction(self, engine: Any) -> DatabaseTransaction:
         """Return the database style's context manager; entering opens the database transaction.
@@ -240,8 +309,7 @@ class TransactionProducer:
         The block ends without an error: the half is stored, the database commits, the targets are published; the
         result is in `result`. It ends with an error: the database rolls back and nothing was sent.
         """
-        self._require_open()
-        return DatabaseTransaction(self, begin(self._context), engine)
+        return DatabaseTransaction(self, begin(self._open_context()), engine)
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """Send in the listener style: half, local transaction, end. See `sending.send_in_transaction`.
@@ -274,8 +342,7 @@ class TransactionProducer:
         Raises:
             UsageError: the handle is damaged, or not of this group.
         """
-        self._require_open()
-        return Transaction(self, attach(self._context, handle))
+        return Transaction(self, attach(self._open_context(), handle))
 
     def close(self) -> None:
         """Refuse new work; idempotent. Transactions under way end normally."""
@@ -312,16 +379,6 @@ class TransactionProducer:
             if has_place:
                 self._places.give_back()
 
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError("this producer is closed")
-
-    def _require_listener(self) -> TransactionListener:
-        self._require_open()
-        if self._listener is None:
-            raise TransactionStateError("the listener style needs a producer made with listener=…")
-        return self._listener
-
 
 class DatabaseTransaction(AbstractContextManager[Transaction]):
     """The database style: `with producer.transaction(engine) as tx`."""
@@ -335,13 +392,6 @@ class DatabaseTransaction(AbstractContextManager[Transaction]):
         self._producer.run(flow.database_begin(self._core, self._engine))
         return Transaction(self._producer, self._core)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._producer.finish(flow.database_finish(self._core))
-        else:
-            self._producer.finish(flow.database_abort(self._core))
-
-
-__all__: Sequence[str] = ["DatabaseTransaction", "Transaction", "TransactionProducer"]
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        step = flow.database_finish if kind is None else flow.database_abort
+        self._producer.finish(step(self._core))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextvars
 import enum
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -20,9 +20,10 @@ from txcore.ids import IdFactory, id_text, partition_of
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 from txcore.message_table import Mode, TableRow, lane_of
 from txcore.producer.group_join import Joining
-from txcore.records import Half, HalfRecord, OpKind, Status, TargetMessage
+from txcore.records import Half, HalfRecord, OpKind, TargetMessage
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
+from txcore.runtime.instrumentation import ProducerReporter
 
 ENOUGH_COUNT: Final = 8
 """Number of halves of one partition that fill a request."""
@@ -37,28 +38,6 @@ class Phase(enum.Enum):
     PREPARED = "prepared"
     ENDED = "ended"
     FAILED = "failed"
-
-
-class Observer(Protocol):
-    """An object that a producer's flows notify; `instrumentation.ProducerReporter` is one."""
-
-    def headers(self, transaction_id: bytes) -> Mapping[str, str]:
-        """Return headers for the messages of a new transaction."""
-
-    def prepared(self, transaction_id: bytes, began_s: float, status: Status) -> None:
-        """Note how the append of the half ended."""
-
-    def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
-        """Note how the local transaction ended."""
-
-    def enqueued(self, transaction_id: bytes, reason: str) -> None:
-        """Note that the messages went into the message table, and why ("" where they always do)."""
-
-    def switched(self, *, is_open: bool, reason: str) -> None:
-        """Note that the circuit breaker has turned to the message table, or back to the broker."""
-
-    def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
-        """Note how a commit or rollback ended."""
 
 
 @dataclass(slots=True)
@@ -87,7 +66,7 @@ class ProducerContext:
     by: str
     fence: Fence | None = None
     store_arbitrates: bool = False
-    observer: Observer | None = None
+    observer: ProducerReporter | None = None
     mode: Mode = Mode.HALF
     breaker: CircuitBreaker | None = None
     half_deadline_s: float | None = None

@@ -1,5 +1,6 @@
-"""The producer's side of the protocol, stated once, as generators: primitives and database style here, the end of all
-of them in `ending`, the listener style in `sending`.
+"""The producer's side of the protocol, stated once, as generators: primitives and database style, and the steps that
+make messages durable before the database commits: a half, or the message table. The end of all of them is in `finish`,
+the listener style in `listener_style`.
 
 A flow yields commands and receives their results; it never touches a backend, a thread or an event loop:
 
@@ -17,17 +18,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from txcore.errors import CommitUnknownError, NotSentError, TransactionStateError
-from txcore.fence import database_of
+from txcore.errors import (
+    CommitUnknownError,
+    HalfRefusedError,
+    HalfUnknownError,
+    MessageRejectedError,
+    NotSentError,
+    OutcomeUnknownError,
+    TransactionStateError,
+    UsageError,
+    is_outage,
+)
+from txcore.fence import Fence
 from txcore.ids import id_text
 from txcore.message import LocalTransactionState
 from txcore.message_table import Mode
-from txcore.producer import prepare as preparing
 from txcore.producer.finish import end, ran_local, require, resolution_of
-from txcore.producer.transaction import LocalTransaction, Phase
-from txcore.records import OpKind
+from txcore.producer.transaction import LocalTransaction, Phase, make_half, table_rows
+from txcore.records import HalfRecord, OpKind, Outcome, Status
 from txcore.results import EndResult
-from txcore.runtime.commands import Call, Flow
+from txcore.runtime.circuit_breaker import Switch
+from txcore.runtime.commands import Call, Flow, Timed
 
 
 def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]:
@@ -47,26 +58,25 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
     require(transaction, Phase.OPEN)
     if not transaction.messages:
         raise TransactionStateError("nothing was published in this transaction; there is nothing to prepare")
-    if connection is None and context.mode is Mode.TABLE:
+    is_table = context.mode is Mode.TABLE
+    if connection is None and is_table:
         raise TransactionStateError("mode table has no half: prepare(connection) with the open database transaction")
-    if connection is not None and context.fence is None:
+    if connection is None:
+        transaction.phase = Phase.PREPARING
+        yield from append(transaction)
+        return
+    if context.fence is None:
         raise TransactionStateError("prepare(connection) needs a producer made with fence=SqlFence(engine)")
     transaction.phase = Phase.PREPARING
-    if connection is None or context.fence is None:
-        yield from preparing.append(transaction)
-        return
-    is_table = context.mode is Mode.TABLE
-    steps = preparing.put_into_table(transaction, connection) if is_table else _fence_and_keep(transaction, connection)
-    yield from preparing.or_roll_back(transaction, connection, steps)
+    put = _put_into_table if is_table else _fence_and_keep
+    yield from _or_roll_back(transaction, context.fence, connection, put(transaction, context.fence, connection))
 
 
-def _fence_and_keep(transaction: LocalTransaction, connection: Any) -> Flow[None]:
-    fence = transaction.context.fence
-    assert fence is not None
+def _fence_and_keep(transaction: LocalTransaction, fence: Fence, connection: Any) -> Flow[None]:
     yield Call(fence.insert, (connection, transaction.transaction_id, transaction.context.group))
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
-    transaction.database = database_of(fence, connection)
-    yield from preparing.keep(transaction)
+    transaction.database = fence.database_of(connection)
+    yield from _keep(transaction, fence)
 
 
 def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
@@ -82,7 +92,7 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
     transaction.began_s = transaction.context.clock.elapsed_s()
     transaction.connection = yield Call(fence.begin, (engine, transaction.transaction_id, transaction.context.group))
     transaction.fenced = True
-    transaction.database = database_of(fence, transaction.connection)
+    transaction.database = fence.database_of(transaction.connection)
     return transaction.connection
 
 
@@ -95,31 +105,30 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
         NotSentError of the database's COMMIT that was certainly undone (try again); except:
         CommitUnknownError: the database's COMMIT failed and may have applied; check or relay deliver if it did.
     """
-    context, connection = transaction.context, transaction.connection
-    assert context.fence is not None
+    fence, connection = transaction.context.fence, transaction.connection
+    assert fence is not None
     if not transaction.messages:
-        yield from preparing.or_roll_back(transaction, connection, _ask(context.fence.withdraw, transaction))
+        yield from _or_roll_back(transaction, fence, connection, _ask(fence.withdraw, transaction))
         transaction.phase = Phase.ENDED
-        yield Call(context.fence.commit, (connection,))
+        yield Call(fence.commit, (connection,))
         return None
     transaction.phase = Phase.PREPARING
-    yield from preparing.or_roll_back(transaction, connection, _verify_and_keep(transaction))
+    yield from _or_roll_back(transaction, fence, connection, _verify_and_keep(transaction, fence))
     try:
-        yield Call(context.fence.commit, (connection,))
-    except NotSentError:  # certainly undone, so the half is for the check to close
+        yield Call(fence.commit, (connection,))
+    except Exception as error:
+        # An error around COMMIT, whatever it is, may have applied (R5): no op is written, the check finds out. After
+        # one that was certainly undone the half is for the check to close.
+        is_undone = isinstance(error, NotSentError)
         transaction.phase = Phase.FAILED
-        ran_local(transaction, transaction.began_s, LocalTransactionState.ROLLBACK.value)
-        if not transaction.is_via_table:
-            yield resolution_of(transaction, OpKind.NUDGE)
-        raise
-    except Exception as error:  # noqa: BLE001 - the database's, whatever it is
-        # An error around COMMIT may have applied (R5): no op is written, the check finds out.
-        transaction.phase = Phase.FAILED
-        ran_local(transaction, transaction.began_s, type(error).__name__)
+        state = LocalTransactionState.ROLLBACK.value if is_undone else type(error).__name__
+        ran_local(transaction, transaction.began_s, state)
         remedy = "the relay of the message table finds out, and delivers if it did"
         if not transaction.is_via_table:
             remedy = "the check will find out, and deliver if it did"
             yield resolution_of(transaction, OpKind.NUDGE)
+        if is_undone:
+            raise
         raise CommitUnknownError(
             f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {remedy}",
             transaction_id=transaction.transaction_id,
@@ -134,11 +143,9 @@ def _ask(of_fence: Callable[..., Any], transaction: LocalTransaction) -> Flow[No
     yield Call(of_fence, (transaction.connection, transaction.transaction_id))
 
 
-def _verify_and_keep(transaction: LocalTransaction) -> Flow[None]:
-    fence = transaction.context.fence
-    assert fence is not None
+def _verify_and_keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
     yield from _ask(fence.verify, transaction)
-    yield from preparing.keep(transaction)
+    yield from _keep(transaction, fence)
 
 
 def database_abort(transaction: LocalTransaction) -> Flow[None]:
@@ -147,3 +154,139 @@ def database_abort(transaction: LocalTransaction) -> Flow[None]:
     if fence is not None and connection is not None:
         transaction.phase, transaction.connection = Phase.FAILED, None
         yield Call(fence.rollback, (connection,))
+
+
+def _put_into_table(transaction: LocalTransaction, fence: Fence, connection: Any) -> Flow[None]:
+    """Write the fence row and the messages into the caller's open transaction together.
+
+    Raises: as `prepare`.
+    """
+    identity, group = transaction.transaction_id, transaction.context.group
+    transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
+    make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
+    yield Call(fence.insert, (connection, identity, group, table_rows(transaction)))
+    transaction.database = fence.database_of(connection)
+    _is_in_table(transaction, "")
+
+
+def _or_roll_back(transaction: LocalTransaction, fence: Fence, connection: Any, steps: Flow[None]) -> Flow[None]:
+    """Run *steps* in the open transaction of *connection*; when they fail or are interrupted, roll it back.
+
+    A step of the fence that fails has rolled back itself; one that was cancelled, or interrupted by Ctrl-C, may not.
+    """
+    try:
+        yield from steps
+    except GeneratorExit:
+        raise
+    except BaseException:
+        transaction.phase = Phase.FAILED
+        yield Call(fence.rollback, (connection,))
+        raise
+
+
+def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
+    """Make the messages durable, or as durable as the open database transaction.
+
+    In mode auto a half that the broker has not certainly stored is no failure: the messages then travel in the same
+    database transaction. A refusal of the message itself, such as an unknown topic, is a failure in every mode.
+
+    Raises: as `prepare`.
+    """
+    context, breaker = transaction.context, transaction.context.breaker
+    has_joined = context.has_joined()  # asked once: a half made before is for no partition
+    make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
+    if context.mode is Mode.TABLE:
+        yield from _enqueue(transaction, fence, "")
+    elif breaker is None:
+        yield from append(transaction)
+    elif not breaker.may_try():
+        yield from _enqueue(transaction, fence, "the circuit to the broker is open")
+    elif not has_joined:
+        _tell(transaction, breaker.failed(), "the broker has not answered yet")
+        yield from _enqueue(transaction, fence, "the broker has not answered yet")
+    else:
+        try:
+            yield from append(transaction, context.half_deadline_s)
+        except (NotSentError, OutcomeUnknownError, UsageError) as error:
+            # A target without room answers at once; its answer says nothing of the other targets.
+            has_answered = isinstance(error, MessageRejectedError) or not is_outage(error)
+            _tell(transaction, breaker.succeeded() if has_answered else breaker.failed(), str(error))
+            if not is_outage(error):
+                raise
+            yield from _enqueue(transaction, fence, str(error))
+        else:
+            _tell(transaction, breaker.succeeded(), "")
+
+
+def _tell(transaction: LocalTransaction, switch: Switch | None, reason: str) -> None:
+    if switch is not None and transaction.context.observer is not None:
+        transaction.context.observer.switched(is_open=switch.is_open, reason=reason if switch.is_open else "")
+
+
+def _enqueue(transaction: LocalTransaction, fence: Fence, reason: str) -> Flow[None]:
+    """Put the messages into the message table; with fence state 3 a half that turns up is not published, too."""
+    identity, group = transaction.transaction_id, transaction.context.group
+    yield Call(fence.enqueue, (transaction.connection, identity, group, table_rows(transaction)))
+    _is_in_table(transaction, reason)
+
+
+def _is_in_table(transaction: LocalTransaction, reason: str) -> None:
+    transaction.is_via_table = True
+    transaction.phase = Phase.PREPARED
+    if transaction.context.observer is not None:
+        transaction.context.observer.enqueued(transaction.transaction_id, reason)
+
+
+def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Flow[None]:
+    """Append the half and require a certain ack (R2), within *deadline_s* where one is given.
+
+    Raises:
+        MessageRejectedError, HalfRefusedError: nothing was stored.
+        UsageError: nothing was stored; the backend was opened before a fork.
+        HalfUnknownError: the half may be stored.
+    """
+    half = half_of(transaction)
+    began_s = transaction.context.clock.elapsed_s()
+    outcome: Outcome = yield half if deadline_s is None else Timed(half, deadline_s)
+    appended(transaction, outcome, began_s)
+
+
+def half_of(transaction: LocalTransaction) -> HalfRecord:
+    """Return the half to append.
+
+    Raises:
+        MessageRejectedError: the messages together are larger than the backend takes.
+        HalfRefusedError: the broker has never answered, so the partition of a half is not known.
+    """
+    context = transaction.context
+    if not context.has_joined():
+        raise HalfRefusedError(f"the broker has not answered for group {context.group!r} yet; nothing was sent")
+    return transaction.half or make_half(transaction)
+
+
+def appended(transaction: LocalTransaction, outcome: Outcome, began_s: float) -> None:
+    """Require that *outcome* is a certain ack (R2); the half was handed over at *began_s* or later.
+
+    Raises: as `append`.
+    """
+    context = transaction.context
+    if context.observer is not None:
+        context.observer.prepared(transaction.transaction_id, began_s, outcome.status)
+    if outcome.status is Status.DURABLE:
+        transaction.give_way_s = began_s + transaction.immunity_s - context.margin_s
+        transaction.phase = Phase.PREPARED
+        return
+    transaction.phase = Phase.FAILED
+    identity = transaction.transaction_id
+    if outcome.status is Status.UNKNOWN:
+        raise HalfUnknownError(
+            f"no certain answer to the half of {id_text(identity)}: it may be stored; do not commit, "
+            "the check rolls it back",
+            transaction_id=identity,
+        ) from outcome.error
+    if isinstance(outcome.error, MessageRejectedError) or type(outcome.error) is UsageError:
+        raise outcome.error  # Not the broker's refusal: the message's own fault, or a backend from before a fork.
+    raise HalfRefusedError(
+        f"the broker refused the half of {id_text(identity)}: {outcome.error}; nothing was sent",
+        transaction_id=identity,
+    ) from outcome.error

@@ -130,7 +130,7 @@ class ProducerReporter:
         self._event(TRANSACTION_LOCAL, transaction_id, began_s, state=state)
 
     def enqueued(self, transaction_id: bytes, reason: str) -> None:
-        """Report that the messages travel by the message table."""
+        """Report that the messages travel by the message table, and why ("" where they always do)."""
         self._report.event(TRANSACTION_VIA_TABLE, transaction_id=transaction_id, reason=reason)
 
     def switched(self, *, is_open: bool, reason: str) -> None:

@@ -25,7 +25,6 @@ from txcore.message import LocalTransactionState
 from txcore.outbox import relay_steps as relaying
 from txcore.producer import finish as ending
 from txcore.producer import listener_style as sending
-from txcore.producer import prepare as preparing
 from txcore.producer import transaction_flow as flow
 from txcore.producer.transaction import LocalTransaction
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
@@ -63,7 +62,7 @@ def _replace(owner: object, name: str, new: Any) -> Patch:
 # -- fence and local transaction ---
 
 
-_appended = preparing.appended
+_appended = flow.appended
 
 
 def _appended_uncertainly(transaction: LocalTransaction, outcome: Outcome, began_s: float) -> None:
@@ -291,7 +290,7 @@ MUTANTS: Mapping[str, Mutant] = {
         STEPPED,
         "targets and op are one atomic release there",
     ),
-    "local_after_uncertain_ack": Mutant("R2", _replace(preparing, "appended", _appended_uncertainly)),
+    "local_after_uncertain_ack": Mutant("R2", _replace(flow, "appended", _appended_uncertainly)),
     "exception_is_rollback": Mutant("R5", _exception_is_rollback),
     "rollback_without_tombstone": Mutant("R5", _replace(ending, "tombstone", fence_mutants.no_tombstone)),
     "peek_decides": Mutant("R4", _replace(SimFence, "settled", fence_mutants.peek_decides)),

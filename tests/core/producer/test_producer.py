@@ -359,6 +359,14 @@ class TestMisuse:
             TransactionProducer(backend, "")
         assert "group" == caught.value.key
 
+    @pytest.mark.parametrize("kind", [TransactionProducer, AsyncTransactionProducer])
+    @pytest.mark.parametrize(("key", "value"), [("half_deadline_s", 0), ("half_deadline_s", 61), ("unsettled_max", -1)])
+    def test_a_number_out_of_range_is_refused(self, backend, kind, key, value):
+        """A number out of range is refused when the producer is made, by its key."""
+        with pytest.raises(ConfigError) as caught:
+            kind(backend, "orders", **{key: value})
+        assert key == caught.value.key
+
     def test_another_number_of_partitions_than_the_groups_is_refused(self, backend, producer):
         """The number of a group's partitions never changes."""
         with pytest.raises(ConfigError, match="has 1 partitions, not 2"):
