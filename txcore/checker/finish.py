@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txcore.checker import op_writing, retry_backoff
+from txcore.checker import op_writing
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
 from txcore.history.parked_entries import closed_record
@@ -54,7 +54,7 @@ def _refused(tenure: Tenure, pending: Pending, outcome: Outcome) -> None:
     pending.note(missing=outcome.missing, refusals=pending.extras.refusals + 1)
     context.report.event(names.RELEASE_REFUSED, transaction_id=pending.transaction_id, error=repr(outcome.error))
     if pending.extras.refusals < context.limits.refusals_max:
-        retry_backoff.put_off(tenure, pending)
+        tenure.put_off(pending)
         return
     pending.note(park=(ParkCode.UNDELIVERABLE, f"targets {list(outcome.missing)} refuse: {outcome.error}"))
     pending.due_ms = AT_ONCE_MS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txcore.checker import log_reader, retry_backoff
+from txcore.checker import log_reader
 from txcore.checker.decide import Pending
 from txcore.checker.tenure import Tenure
 from txcore.errors import BackendTimeoutError, DataLossError
@@ -21,7 +21,7 @@ def learn_journals(tenure: Tenure, halves: list[Pending]) -> Flow[list[Pending]]
         yield from look_back(tenure, copies)
     except BackendTimeoutError as error:
         for pending in copies:
-            retry_backoff.put_off(tenure, pending, error)
+            tenure.put_off(pending, error)
             tenure.state.schedule(pending, pending.due_ms)
     return [pending for pending in halves if pending.extras.look_back is None]
 
