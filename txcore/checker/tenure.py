@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from txcore.checker.context import CheckContext
 from txcore.checker.decide import Pending
 from txcore.checker.partition_state import PartitionState
 from txcore.errors import DataLossError
 from txcore.port import Reader
-from txcore.records import Half, LogKind, Position
+from txcore.records import LogKind, Position
 from txcore.runtime import instrumentation as names
-from txcore.runtime.commands import Flow
+
+if TYPE_CHECKING:  # the reader knows its tenure
+    from txcore.checker.log_reader import LogReader
 
 TOKEN_BYTES: Final = 16
-
-
-class Gap(Protocol):
-    """See `coverage_gap`."""
-
-    def mark(self, pending: Pending) -> None:
-        """Have a half parked whose ops retention may have eaten."""
-
-
-class Logs(Protocol):
-    """The reader of both logs, as the steps of a half use it; see `log_reader`."""
-
-    @property
-    def gap(self) -> Gap:
-        """The gap in the op log."""
-
-    def half_of(self, pending: Pending) -> Flow[Half]:
-        """Return the decoded half, read again if need be."""
-
-    def load(self, pendings: Sequence[Pending]) -> Flow[None]:
-        """Give halves in hand their records."""
 
 
 class Tenure:
@@ -65,7 +45,7 @@ class Tenure:
         self.offset_ms = 0.0
         self._offset_max_ms: float | None = None  #: the broker's clock was never farther ahead
         self.state = PartitionState()
-        self.logs: Logs
+        self.logs: LogReader
 
     def now_ms(self) -> float:
         """Return the time on the timeline of this partition: the broker's where it has one, else the process's."""
