@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore.checker import check_steps, checkpoint, finish, newer_records, parking
+from txcore.checker import check_steps, checkpoint, finish, newer_records
 from txcore.checker.decide import Pending
 from txcore.checker.log_reader import LogReader
 from txcore.checker.partition_state import PartitionState
@@ -345,7 +345,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "newer_half_parked": Mutant(
         "R12", _replace(newer_records, "newer_half", log_mutants.park_newer), (STRONG, RABBITMQ, NATS), RARE
     ),
-    "undeliverable_undecided": Mutant("R4", _replace(parking, "park", log_mutants.park_undeliverable_undecided)),
+    "undeliverable_undecided": Mutant("R4", _replace(finish, "park", log_mutants.park_undeliverable_undecided)),
     "exit_without_flush": Mutant(
         "R3",
         _replace(MemoryBackend, "close", log_mutants.close_without_flush),
