@@ -92,10 +92,8 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
         return bool(self.database.strip(b"\0"))
 
 
-@functools.lru_cache(maxsize=1_024)
-def terms_of(immunity_ms: float, interval_ms: float, check_max: int, fenced: bool, database: bytes = b"") -> Terms:  # noqa: FBT001
-    """Return the terms that all halves with these share."""
-    return Terms(immunity_ms, interval_ms, check_max, fenced, database)
+terms_of: Final = functools.lru_cache(maxsize=1_024)(Terms)
+"""Returns the terms that all halves with these share."""
 
 
 class Pending(msgspec.Struct, gc=False, kw_only=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txcore.checker import retry_backoff
 from txcore.checker.decide import Pending
 from txcore.checker.tenure import Tenure
 from txcore.runtime.commands import Flow, Spawn
@@ -47,7 +46,7 @@ def together(tenure: Tenure, chunk: list[Pending], step: Callable[[Tenure, Pendi
         yield from tenure.logs.load(chunk)
     except Exception as error:  # noqa: BLE001 - they are put back, as one whose own flow fails
         for pending in chunk:
-            retry_backoff.put_off(tenure, pending, error)
+            tenure.put_off(pending, error)
             give_back(tenure, pending)
         return
     for pending in chunk:
@@ -62,6 +61,6 @@ def _held(tenure: Tenure, pending: Pending, flow: Flow[None]) -> Flow[None]:
     try:
         yield from flow
     except Exception as error:  # noqa: BLE001 - one half's trouble, whatever it is, must not stop the others (R9)
-        retry_backoff.put_off(tenure, pending, error)
+        tenure.put_off(pending, error)
     finally:
         give_back(tenure, pending)

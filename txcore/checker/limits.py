@@ -45,18 +45,12 @@ class Limits:
     newer_records: NewerRecords = NewerRecords.STOP
 
     def __post_init__(self) -> None:
+        if self.newer_records not in list(NewerRecords):
+            raise ConfigError(f'newer_records is "stop" or "park", not {self.newer_records!r}', key="newer_records")
+        self.newer_records = NewerRecords(self.newer_records)
         for each in fields(self):
             key, value = each.name, getattr(self, each.name)
-            if key == "newer_records":
-                self.newer_records = _newer_records(value)
-            elif key.endswith("_s"):
+            if key.endswith("_s"):
                 ranges.require(key, value, float, 0)
-            else:
+            elif key != "newer_records":
                 ranges.require(key, value, int, 1)
-
-
-def _newer_records(value: str) -> NewerRecords:
-    try:
-        return NewerRecords(value)
-    except ValueError:
-        raise ConfigError(f'newer_records is "stop" or "park", not {value!r}', key="newer_records") from None

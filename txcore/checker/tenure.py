@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from txcore.checker.context import CheckContext
 from txcore.checker.decide import Pending
 from txcore.checker.partition_state import PartitionState
 from txcore.errors import DataLossError
 from txcore.port import Reader
-from txcore.records import Half, LogKind, Position
+from txcore.records import LogKind, Position
 from txcore.runtime import instrumentation as names
-from txcore.runtime.commands import Flow
+
+if TYPE_CHECKING:  # the reader knows its tenure
+    from txcore.checker.log_reader import LogReader
 
 TOKEN_BYTES: Final = 16
-
-
-class Gap(Protocol):
-    """See `coverage_gap`."""
-
-    def mark(self, pending: Pending) -> None:
-        """Have a half parked whose ops retention may have eaten."""
-
-
-class Logs(Protocol):
-    """The reader of both logs, as the steps of a half use it; see `log_reader`."""
-
-    @property
-    def gap(self) -> Gap:
-        """The gap in the op log."""
-
-    def half_of(self, pending: Pending) -> Flow[Half]:
-        """Return the decoded half, read again if need be."""
-
-    def load(self, pendings: Sequence[Pending]) -> Flow[None]:
-        """Give halves in hand their records."""
 
 
 class Tenure:
@@ -65,7 +45,7 @@ class Tenure:
         self.offset_ms = 0.0
         self._offset_max_ms: float | None = None  #: the broker's clock was never farther ahead
         self.state = PartitionState()
-        self.logs: Logs
+        self.logs: LogReader
 
     def now_ms(self) -> float:
         """Return the time on the timeline of this partition: the broker's where it has one, else the process's."""
@@ -110,6 +90,23 @@ class Tenure:
         event, first = self.context.report.event, loss.first
         event(names.LOG_TRUNCATED, partition=self.partition, log=kind.value, asked=loss.asked, first=first)
         return self.reader(kind, None if first is None else Position(first))
+
+    def put_off(self, pending: Pending, error: Exception | None = None, retry_after_s: float = 0.0) -> None:
+        """Let a half be due again later, after a check without an answer or a failed write: it uses up no check (R10).
+
+        The pause is `retry_s` at first, twice as long each time, up to `retry_max_s`. It is no longer than the half's
+        interval between checks, but at least *retry_after_s*.
+
+        Args:
+            error: Why a write or a reading failed; it is reported.
+        """
+        limits = self.context.limits
+        backoff_s = min(limits.retry_s * 2 ** min(pending.extras.failures, 20), limits.retry_max_s)
+        pending.note(failures=pending.extras.failures + 1)
+        backoff_ms = min(backoff_s * 1000, max(pending.terms.interval_ms, limits.retry_s * 1000))
+        pending.due_ms = self.now_ms() + max(backoff_ms, retry_after_s * 1000)
+        if error is not None:
+            self.context.report.event(names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=repr(error))
 
     def stand_down(self, reason: str) -> None:
         """Write nothing more under this token; the claim is made again only after a new assignment (R13)."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from txcore.errors import TxcoreError
 from txcore.port import Batch
 from txcore.records import Outcome, Status
@@ -32,39 +34,33 @@ def hand_over(batch: Batch[Item], take: Callable[[Batch[Item]], None]) -> None:
             batch.settle(index, Outcome(Status.REFUSED, error))
 
 
-class Group(Generic[Item]):
+class Group(msgspec.Struct, Generic[Item], eq=False):
     """A batch whose items each have a waiter; implements `port.Batch`."""
 
-    __slots__ = ("_waiters", "items")
-
-    def __init__(self, items: Sequence[Item], waiters: Sequence[Waiter]) -> None:
-        self.items = items
-        self._waiters = waiters
+    items: Sequence[Item]
+    waiters: Sequence[Waiter]
 
     def settle(self, index: int, outcome: Outcome) -> None:
         """See `port.Batch.settle`."""
-        self._waiters[index].settle(outcome)
+        self.waiters[index].settle(outcome)
 
 
-class Outbox(Generic[Item]):
+class Outbox(msgspec.Struct, Generic[Item], eq=False):
     """Items that one thread has collected, each with its waiter."""
 
-    __slots__ = ("_items", "_waiters")
-
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._waiters: list[Waiter] = []
+    items: list[Item] = []
+    waiters: list[Waiter] = []
 
     def put(self, item: Item, waiter: Waiter) -> None:
         """Add one."""
-        self._items.append(item)
-        self._waiters.append(waiter)
+        self.items.append(item)
+        self.waiters.append(waiter)
 
     def hand_over(self, take: Callable[[Batch[Item]], None], count_max: int) -> None:
         """Hand all items over to *take*, in batches of *count_max* at most."""
-        items, waiters = self._items, self._waiters
+        items, waiters = self.items, self.waiters
         if items:
-            self._items, self._waiters = [], []
+            self.items, self.waiters = [], []
         for start in range(0, len(items), count_max):
             group = Group(items[start : start + count_max], waiters[start : start + count_max])
             hand_over(group, take)

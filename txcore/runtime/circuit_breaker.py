@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from txcore.clock import Clock, Randomness
 
-PAUSE_FIRST_S: Final = 1.0
-PAUSE_MAX_S: Final = 10.0
-FAILURES_MAX: Final = 3
 JITTER: Final = 0.2
 """Largest share of a pause that is added at random."""
 _RANDOM_BITS: Final = 32
@@ -27,73 +24,60 @@ class Switch:
     is_open: bool
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class CircuitBreaker:
     """Opens after failures in a row; then lets one caller at a time probe. Thread safe.
 
-    Args:
+    Attributes:
         probe_s: Longest time of a probe, in seconds; after it another caller may probe.
         failures_max: Failures in a row that open it.
         pause_first_s: Seconds without a try after it has opened; doubles with every probe that fails.
         pause_max_s: Longest pause, in seconds.
         randomness: Lengthens each pause by up to `JITTER` of it; None for exact pauses.
+        is_open: Callers are refused, except for a probe.
+        is_probing: A caller finds out now whether the fault is over.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        probe_s: float = math.inf,
-        failures_max: int = FAILURES_MAX,
-        pause_first_s: float = PAUSE_FIRST_S,
-        pause_max_s: float = PAUSE_MAX_S,
-        randomness: Randomness | None = None,
-    ) -> None:
-        self._clock = clock
-        self._probe_s = probe_s
-        self._failures_max = failures_max
-        self._pause_first_s = self._pause_s = pause_first_s
-        self._pause_max_s = pause_max_s
-        self._randomness = randomness
-        self._failures = 0
-        self._refused_until_s = 0.0
-        self._is_open = False
-        self._is_probing = False
-        self._lock = threading.Lock()
+    clock: Clock = field(kw_only=False)
+    probe_s: float = math.inf
+    failures_max: int = 3
+    pause_first_s: float = 1.0
+    pause_max_s: float = 10.0
+    randomness: Randomness | None = None
+    is_open: bool = field(default=False, init=False)
+    is_probing: bool = field(default=False, init=False)
+    _failures: int = field(default=0, init=False)
+    _refused_until_s: float = field(default=0.0, init=False)
+    _pause_s: float = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether callers are refused, except for a probe."""
-        return self._is_open
-
-    @property
-    def is_probing(self) -> bool:
-        """Whether a caller finds out now whether the fault is over."""
-        return self._is_probing
+    def __post_init__(self) -> None:
+        self._pause_s = self.pause_first_s
 
     @property
     def retry_after_s(self) -> float:
         """Seconds until the next probe is allowed, infinite during a probe without a bound; 0 while it is closed."""
-        return max(self._refused_until_s - self._clock.elapsed_s(), 0.0) if self._is_open else 0.0
+        return max(self._refused_until_s - self.clock.elapsed_s(), 0.0) if self.is_open else 0.0
 
     def may_try(self) -> bool:
         """Return whether this caller may try; while the circuit is open, one caller at a time may, as its probe."""
-        if not self._is_open:
+        if not self.is_open:
             return True
         with self._lock:
-            now_s = self._clock.elapsed_s()
+            now_s = self.clock.elapsed_s()
             if now_s < self._refused_until_s:
                 return False
-            self._refused_until_s = now_s + self._probe_s
-            self._is_probing = True
+            self._refused_until_s = now_s + self.probe_s
+            self.is_probing = True
             return True
 
     def succeeded(self) -> Switch | None:
         """Note a success; returns the switch if this closes it."""
-        if not self._failures and not self._is_open:
+        if not self._failures and not self.is_open:
             return None
         with self._lock:
-            was_open, self._is_open, self._is_probing = self._is_open, False, False
-            self._failures, self._pause_s = 0, self._pause_first_s
+            was_open, self.is_open, self.is_probing = self.is_open, False, False
+            self._failures, self._pause_s = 0, self.pause_first_s
         return Switch(is_open=False) if was_open else None
 
     def failed(self, retry_after_s: float = 0.0) -> Switch | None:
@@ -104,19 +88,19 @@ class CircuitBreaker:
         """
         with self._lock:
             self._failures += 1
-            if self._is_open:
-                if self._is_probing:  # a call that began before it opened does not lengthen the pause
-                    self._is_probing = False
-                    self._pause_s = min(self._pause_s * 2, self._pause_max_s)
+            if self.is_open:
+                if self.is_probing:  # a call that began before it opened does not lengthen the pause
+                    self.is_probing = False
+                    self._pause_s = min(self._pause_s * 2, self.pause_max_s)
                     self._pause(retry_after_s)
                 return None
-            if self._failures < self._failures_max:
+            if self._failures < self.failures_max:
                 return None
-            self._is_open = True
+            self.is_open = True
             self._pause(retry_after_s)
         return Switch(is_open=True)
 
     def _pause(self, retry_after_s: float) -> None:
-        share = 0.0 if self._randomness is None else self._randomness.getrandbits(_RANDOM_BITS) / 2**_RANDOM_BITS
+        share = 0.0 if self.randomness is None else self.randomness.getrandbits(_RANDOM_BITS) / 2**_RANDOM_BITS
         pause_s = self._pause_s * (1 + JITTER * share)
-        self._refused_until_s = self._clock.elapsed_s() + max(pause_s, retry_after_s)
+        self._refused_until_s = self.clock.elapsed_s() + max(pause_s, retry_after_s)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from txcore.port import Backend, Batch
 from txcore.records import HalfRecord, Outcome, Resolution
 from txcore.runtime.batching import Outbox, hand_over
@@ -32,28 +34,24 @@ COLLECTING_S: Final = 0.005
 R = TypeVar("R")
 
 
-class BlockingBridge:
+class BlockingBridge(msgspec.Struct, eq=False):
     """Passes items of blocked callers to the backend and wakes each caller with its outcome. Thread safe."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.turnstile = Turnstile()
+    backend: Backend
+    turnstile: Turnstile = msgspec.field(default_factory=Turnstile)
 
 
-class _Caller:
+class _Caller(msgspec.Struct, eq=False):
     """One blocked caller on its way through a flow."""
 
-    __slots__ = ("_seat", "bridge")
-
-    def __init__(self, bridge: BlockingBridge) -> None:
-        self.bridge = bridge
-        self._seat: Seat | None = None
+    bridge: BlockingBridge
+    seat: Seat | None = None
 
     def hand_over(self, take: Callable[[Batch[Any]], None], item: Any, timed: Timed | None = None) -> Outcome:
         """Hand *item* over, let another caller run, and wait for the outcome."""
         backend, turnstile = self.bridge.backend, self.bridge.turnstile
-        before, seat = self._seat, turnstile.sit((item,))
-        self._seat = seat
+        before, seat = self.seat, turnstile.sit((item,))
+        self.seat = seat
         try:
             hand_over(seat, take)
         finally:
@@ -74,9 +72,9 @@ class _Caller:
 
     def leave(self) -> None:
         """Let another caller run; this one may take long."""
-        if self._seat is not None:
-            self._seat.leave()
-            self._seat = None
+        if self.seat is not None:
+            self.seat.leave()
+            self.seat = None
 
 
 def run_blocking(flow: Flow[R], bridge: BlockingBridge) -> R:
@@ -219,15 +217,12 @@ class AsyncBridge:
                 future.set_result(outcome)
 
 
-class _AsyncWaiter:
-    __slots__ = ("_bridge", "future")
-
-    def __init__(self, bridge: AsyncBridge, future: asyncio.Future[Outcome]) -> None:
-        self._bridge = bridge
-        self.future = future
+class _AsyncWaiter(msgspec.Struct, eq=False):
+    bridge: AsyncBridge
+    future: asyncio.Future[Outcome]
 
     def settle(self, outcome: Outcome) -> None:
-        self._bridge.take(self.future, outcome)
+        self.bridge.take(self.future, outcome)
 
 
 async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:

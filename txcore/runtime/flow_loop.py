@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, cast
 
+import msgspec
+
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError
 from txcore.port import Backend, Batch
@@ -31,92 +33,83 @@ STEPS_MAX: Final = 1000
 """Largest number of flows per turn; the requests of the first ones are under way while the others run."""
 
 
-class Task:
+class Task(msgspec.Struct, eq=False):
     """One flow on the loop."""
 
-    __slots__ = ("_loop", "error", "flow", "on_done", "result")
-
-    def __init__(self, loop: Loop, flow: Flow[Any], on_done: Callable[[Task], None] | None) -> None:
-        self._loop = loop
-        self.flow = flow
-        self.on_done = on_done
-        self.result: Any = None
-        self.error: BaseException | None = None
+    loop: Loop
+    flow: Flow[Any]
+    on_done: Callable[[Task], None] | None = None
+    result: Any = None
+    error: BaseException | None = None
 
     def settle(self, outcome: Outcome) -> None:
         """Receive an outcome from the backend, on any thread."""
-        self._loop.resume(self, outcome, None)
+        self.loop.resume(self, outcome, None)
 
 
-class _TimedWaiter:
+class _TimedWaiter(msgspec.Struct, eq=False):
     """Resumes a task once: with the outcome, or after its deadline."""
 
-    __slots__ = ("_command", "_lock", "_task")
-
-    def __init__(self, task: Task, command: Timed) -> None:
-        self._task = task
-        self._command = command
-        self._lock = threading.Lock()
+    task: Task
+    command: Timed
+    lock: Any = msgspec.field(default_factory=threading.Lock)
 
     def settle(self, outcome: Outcome) -> None:
         """Receive an outcome from the backend, on any thread."""
-        if self._lock.acquire(blocking=False):
-            self._task.settle(outcome)
+        if self.lock.acquire(blocking=False):
+            self.task.settle(outcome)
 
     def expire(self) -> None:
         """Give up waiting."""
-        self.settle(self._command.expired())
+        self.settle(self.command.expired())
 
 
-class _Together:
+class _Together(msgspec.Struct, eq=False):
     """The items of an `Each` as a batch for the backend, and a source of flows: one for items answered together."""
 
-    __slots__ = ("_answered", "_go_on", "_is_noted", "_left", "_loop", "_running", "_task", "items")
-
-    def __init__(self, loop: Loop, task: Task, command: Each) -> None:
-        self.items: Sequence[Any] = command.items
-        self._loop = loop
-        self._task = task
-        self._go_on = command.go_on
-        self._left = len(command.items)
-        self._running = 0
-        self._answered: deque[tuple[int, Outcome]] = deque()
-        self._is_noted = False
+    loop: Loop
+    task: Task
+    items: Sequence[Any]
+    go_on: Callable[[Answered], Flow[None] | None]
+    left: int
+    running: int = 0
+    answered: deque[tuple[int, Outcome]] = msgspec.field(default_factory=deque)
+    is_noted: bool = False
 
     def settle(self, index: int, outcome: Outcome) -> None:
         """See `port.Batch.settle`: `send` either finds it or is called again."""
-        self._answered.append((index, outcome))
-        if not self._is_noted:
-            self._is_noted = True
-            self._loop.resume(Task(self._loop, cast("Flow[Any]", self), None), None, None)
+        self.answered.append((index, outcome))
+        if not self.is_noted:
+            self.is_noted = True
+            self.loop.resume(Task(self.loop, cast("Flow[Any]", self)), None, None)
 
     def send(self, _: Any) -> Any:
         """Start a flow for the answered items; the loop calls it as a flow's `send`."""
-        self._is_noted = False
-        take = self._answered.popleft
-        answered = [take() for _ in range(len(self._answered))]
+        self.is_noted = False
+        take = self.answered.popleft
+        answered = [take() for _ in range(len(self.answered))]
         if answered:
-            self._left -= len(answered)
+            self.left -= len(answered)
             self._spawn(answered)
         return ANSWERS
 
     def _spawn(self, answered: Answered) -> None:
-        flow = self._go_on(answered)
+        flow = self.go_on(answered)
         if flow is not None:
-            self._running += 1
-            self._loop.spawn(flow, self._has_ended)
+            self.running += 1
+            self.loop.spawn(flow, self._has_ended)
         else:
             self._resume_at_end()
 
     def _has_ended(self, task: Task) -> None:
-        self._running -= 1
+        self.running -= 1
         if task.error is not None:
             raise task.error
         self._resume_at_end()
 
     def _resume_at_end(self) -> None:
-        if not self._left and not self._running:
-            self._loop.resume(self._task, None, None)
+        if not self.left and not self.running:
+            self.loop.resume(self.task, None, None)
 
 
 class Loop:
@@ -166,8 +159,8 @@ class Loop:
             step(*take())
         self._hand_over()
 
-    def wait(self, until_s: float | None = None) -> None:
-        """Wait until a task is ready, the next timer or *until_s* on the clock; at most `WAIT_MAX_S`.
+    def wait(self) -> None:
+        """Wait until a task is ready, or for the next timer; at most `WAIT_MAX_S`.
 
         Where only the backend can make a task ready, this thread does the backend's work if it lends it: no thread is
         woken then.
@@ -176,11 +169,9 @@ class Loop:
             if self._polls:
                 self._has_borrowed = self.backend.poll(0.0, comes_again=True)
             return
-        now_s = self.clock.elapsed_s()
-        wake_s = now_s + WAIT_MAX_S if until_s is None else until_s
+        timeout_s = WAIT_MAX_S
         if self._timers:
-            wake_s = min(wake_s, self._timers[0][0])
-        timeout_s = min(max(wake_s - now_s, 0.0), WAIT_MAX_S)
+            timeout_s = min(max(self._timers[0][0] - self.clock.elapsed_s(), 0.0), WAIT_MAX_S)
         if self._polls and self.backend.poll(timeout_s, self._ready.__len__, comes_again=True):
             self._has_borrowed = True
             return
@@ -203,12 +194,6 @@ class Loop:
             if self._has_borrowed:  # in `wait`, from the backend, whose own threads then do the work again
                 self._has_borrowed = False
                 self.backend.poll(0.0)
-
-    def next_timer_s(self) -> float | None:
-        """Return the time of the next timer on the clock; now if a task is ready; None if no timer is set."""
-        if self._ready:
-            return self.clock.elapsed_s()
-        return self._timers[0][0] if self._timers else None
 
     def step(self, task: Task, value: Any, error: BaseException | None) -> None:
         """Advance one flow to its next yield and dispatch that; continue at once where the result is there already."""
@@ -236,7 +221,8 @@ class Loop:
         elif kind is Call:
             return self.call(task, command)
         elif kind is Each:
-            hand_over(_Together(self, task, command), self._take(command.items[0]))
+            items = command.items
+            hand_over(_Together(self, task, items, command.go_on, len(items)), self._take(items[0]))
         elif command is ANSWERS:
             pass  # `settle` resumes it
         elif isinstance(command, Timed):
@@ -249,7 +235,7 @@ class Loop:
         elif isinstance(command, Future):
             command.add_done_callback(lambda future: self._future_done(task, future))
         else:
-            self.sleep(task, command)
+            self.later(command, lambda: self._ready.append((task, None, None)))
         return None
 
     def call(self, task: Task, call: Call) -> tuple[Any, BaseException | None] | None:
@@ -291,10 +277,6 @@ class Loop:
         if deadline_s is not None:
             self.later(deadline_s, lambda: give_up(deadline_s))
         job.future.add_done_callback(answer)
-
-    def sleep(self, task: Task, delay_s: float) -> None:
-        """Resume *task* after *delay_s*."""
-        self.later(delay_s, lambda: self._ready.append((task, None, None)))
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Call *action* on the loop's thread after *delay_s*."""

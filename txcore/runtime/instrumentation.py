@@ -12,59 +12,47 @@ from txcore import hookspecs, message
 from txcore.clock import Clock
 from txcore.records import Half, Status
 
+ALERTS: Final = set[str]()
+"""The names of the events that an operator should hear of."""
+
+
+def _alert(name: str) -> str:
+    ALERTS.add(name)
+    return name
+
+
 CHECKER_ASSIGNED: Final = "checker.assigned"
 CHECKER_CLAIMED: Final = "checker.claimed"
 CHECKER_STOOD_DOWN: Final = "checker.stood_down"
-CHECKER_ERROR: Final = "checker.error"
+CHECKER_ERROR: Final = _alert("checker.error")
 TRANSACTION_PREPARED: Final = "transaction.prepared"
 TRANSACTION_LOCAL: Final = "transaction.local"
 TRANSACTION_ENDED: Final = "transaction.ended"
 TRANSACTION_VIA_TABLE: Final = "transaction.via_table"
-PRODUCER_TO_TABLE: Final = "producer.to_table"  #: an alert: the circuit opened, messages go into the message table
-PRODUCER_TO_BROKER: Final = "producer.to_broker"  #: an alert's end: the circuit closed, halves are written again
+PRODUCER_TO_TABLE: Final = _alert("producer.to_table")  #: the circuit opened, messages go into the message table
+PRODUCER_TO_BROKER: Final = _alert("producer.to_broker")  #: that one is over: halves are written again
 RELAY_SENT: Final = "relay.sent"
-RELAY_ERROR: Final = "relay.error"  #: an alert: database or broker failed; the messages in hand are sent again
+RELAY_ERROR: Final = _alert("relay.error")  #: database or broker failed; the messages in hand are sent again
 RELAY_REFUSED: Final = "relay.refused"
-RELAY_PARKED: Final = "relay.parked"  #: an alert: a message that its target refuses, or that cannot be read
-RELAY_NEWER: Final = "relay.newer"  #: an alert: a message of a newer txcore waits, with its key, for an upgraded relay
+RELAY_PARKED: Final = _alert("relay.parked")  #: a message that its target refuses, or that cannot be read
+RELAY_NEWER: Final = _alert("relay.newer")  #: a message of a newer txcore waits, with its key, for an upgraded relay
 CHECK_ASKED: Final = "check.asked"
 CHECK_ANSWERED: Final = "check.answered"
-CHECK_NO_ANSWER: Final = "check.no_answer"  #: an alert: nothing was counted, the check is repeated
-CHECK_WRONG_LISTENER: Final = "check.wrong_listener"  #: an alert: group and topic without a listener here
-CHECK_WRONG_DATABASE: Final = "check.wrong_database"  #: an alert: the fence here is not of the producer's database
-FENCE_FORGOTTEN: Final = "fence.forgotten"  #: an alert: a listener has committed without `current_transaction().fence`
+CHECK_NO_ANSWER: Final = _alert("check.no_answer")  #: nothing was counted, the check is repeated
+CHECK_WRONG_LISTENER: Final = _alert("check.wrong_listener")  #: group and topic without a listener here
+CHECK_WRONG_DATABASE: Final = _alert("check.wrong_database")  #: the fence here is not of the producer's database
+FENCE_FORGOTTEN: Final = _alert("fence.forgotten")  #: a listener has committed without `current_transaction().fence`
 HALF_FINISHED: Final = "half.finished"
 HALF_CARRIED: Final = "half.carried"
-HALF_PARKED: Final = "half.parked"
+HALF_PARKED: Final = _alert("half.parked")
 RELEASE_REFUSED: Final = "release.refused"
 RELEASE_UNKNOWN: Final = "release.unknown"
-OP_CONFLICT: Final = "op.conflict"  #: an alert: a final op contradicts the first one
+OP_CONFLICT: Final = _alert("op.conflict")  #: a final op contradicts the first one
 OP_STALE: Final = "op.stale"
-OP_WITHOUT_HALF: Final = "op.without_half"
-LOG_TRUNCATED: Final = "log.truncated"
-LOG_POISON: Final = "log.poison"
-PARTITION_BLOCKED: Final = "partition.blocked"  #: an alert: a newer txcore's record, which this one would misjudge
-
-ALERTS: Final = frozenset(
-    {
-        CHECKER_ERROR,
-        PRODUCER_TO_TABLE,
-        PRODUCER_TO_BROKER,
-        RELAY_ERROR,
-        RELAY_PARKED,
-        RELAY_NEWER,
-        CHECK_NO_ANSWER,
-        CHECK_WRONG_LISTENER,
-        CHECK_WRONG_DATABASE,
-        FENCE_FORGOTTEN,
-        HALF_PARKED,
-        OP_CONFLICT,
-        OP_WITHOUT_HALF,
-        LOG_TRUNCATED,
-        LOG_POISON,
-        PARTITION_BLOCKED,
-    }
-)
+OP_WITHOUT_HALF: Final = _alert("op.without_half")
+LOG_TRUNCATED: Final = _alert("log.truncated")
+LOG_POISON: Final = _alert("log.poison")
+PARTITION_BLOCKED: Final = _alert("partition.blocked")  #: a newer txcore's record, which this one would misjudge
 
 
 class Reporter:
@@ -110,44 +98,40 @@ class Reporter:
             return None
 
 
-class ProducerReporter:
+class ProducerReporter(Reporter):
     """Turns the reports of a producer's flows into events; None instead of one costs nothing."""
 
     def __init__(self, group: str, plugins: Sequence[object], clock: Clock) -> None:
-        self._report = Reporter("txcore.producer", plugins, group=group)
+        super().__init__("txcore.producer", plugins, group=group)
         self._clock = clock
-
-    def headers(self, transaction_id: bytes) -> Mapping[str, str]:
-        """See `Reporter.headers`."""
-        return self._report.headers(transaction_id)
 
     def prepared(self, transaction_id: bytes, began_s: float, status: Status) -> None:
         """Report the result of the half's append."""
-        self._event(TRANSACTION_PREPARED, transaction_id, began_s, status=status.name)
+        self._timed(TRANSACTION_PREPARED, transaction_id, began_s, status=status.name)
 
     def ran_local(self, transaction_id: bytes, began_s: float, state: str) -> None:
         """Report the end of the local transaction."""
-        self._event(TRANSACTION_LOCAL, transaction_id, began_s, state=state)
+        self._timed(TRANSACTION_LOCAL, transaction_id, began_s, state=state)
 
     def enqueued(self, transaction_id: bytes, reason: str) -> None:
         """Report that the messages travel by the message table, and why ("" where they always do)."""
-        self._report.event(TRANSACTION_VIA_TABLE, transaction_id=transaction_id, reason=reason)
+        self.event(TRANSACTION_VIA_TABLE, transaction_id=transaction_id, reason=reason)
 
     def switched(self, *, is_open: bool, reason: str) -> None:
         """Report that the circuit to the broker opened, or closed again."""
-        self._report.event(PRODUCER_TO_TABLE if is_open else PRODUCER_TO_BROKER, reason=reason)
+        self.event(PRODUCER_TO_TABLE if is_open else PRODUCER_TO_BROKER, reason=reason)
 
     def ended(self, transaction_id: bytes, began_s: float, end: str, state: str) -> None:
         """Report the result of a commit or rollback."""
-        self._event(TRANSACTION_ENDED, transaction_id, began_s, end=end, state=state)
+        self._timed(TRANSACTION_ENDED, transaction_id, began_s, end=end, state=state)
 
     def forgot_fence(self, transaction_id: bytes) -> None:
         """Report that a listener has committed without the fence row."""
-        self._report.event(FENCE_FORGOTTEN, transaction_id=transaction_id)
+        self.event(FENCE_FORGOTTEN, transaction_id=transaction_id)
 
-    def _event(self, name: str, transaction_id: bytes, began_s: float, **fields: str) -> None:
+    def _timed(self, name: str, transaction_id: bytes, began_s: float, **fields: str) -> None:
         took_s = self._clock.elapsed_s() - began_s
-        self._report.event(name, transaction_id=transaction_id, took_s=took_s, **fields)
+        self.event(name, transaction_id=transaction_id, took_s=took_s, **fields)
 
 
 def trace_of(half: Half) -> str:

@@ -15,7 +15,7 @@ PASSING_MAX: Final = 4
 """Number of callers awake at a time. With one or two, 64 callers idled while one of them woke; eight gained nothing."""
 
 
-class Turnstile:
+class Turnstile(msgspec.Struct, eq=False):
     """Wakes a few of the callers with an outcome; each lets another one through before it waits again.
 
     Outcomes come in bursts. If all their callers were woken at once, most would only wait again for Python's lock, and
@@ -28,13 +28,10 @@ class Turnstile:
         waiting: Has an item for each caller without an outcome; counted without the lock.
     """
 
-    __slots__ = ("lock", "passing_count", "settled", "waiting")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.settled: deque[Seat] = deque()
-        self.passing_count = 0
-        self.waiting: list[None] = []
+    lock: Any = msgspec.field(default_factory=threading.Lock)
+    settled: deque[Seat] = msgspec.field(default_factory=deque)
+    passing_count: int = 0
+    waiting: list[None] = []
 
     def sit(self, items: Sequence[Any] = ()) -> Seat:
         """Return a seat that waits for the outcome of the one of *items*."""

@@ -172,9 +172,10 @@ class SimLoop(Loop):
         self.turn()
         if not process.is_alive:
             return
-        next_s = self.next_timer_s()
-        if next_s is not None:
-            self.plan(max(next_s - self.clock.elapsed_s(), 0.0))
+        if self._ready:
+            self.plan(0.0)
+        elif self._timers:
+            self.plan(max(self._timers[0][0] - self.clock.elapsed_s(), 0.0))
 
     def step(self, task: Task, value: Any, error: BaseException | None) -> None:
         """See `Loop.step`; a frozen process keeps the step for later, a dead one never takes it."""
@@ -219,7 +220,7 @@ class SimLoop(Loop):
 
     def _put_off(self, items: Sequence[Any]) -> None:
         """Count releases as late that a frozen process sends after its thaw; no clock prevents that."""
-        for item in (*items, *self._resolutions._items):  # noqa: SLF001 - what waits for the end of this turn
+        for item in (*items, *self._resolutions.items):  # what waits for the end of this turn
             if isinstance(item, Resolution) and item.targets:
                 self.process.world.late[item.half.transaction_id] += len(item.targets)
                 self.process.world.causes[item.half.transaction_id] += 1
@@ -229,7 +230,7 @@ class SimLoop(Loop):
 
     def _hand_over(self) -> None:
         process = self.process
-        if not self._halves._items and not self._resolutions._items:  # noqa: SLF001 - most turns have nothing to send
+        if not self._halves.items and not self._resolutions.items:  # most turns have nothing to send
             return
         if process.is_alive and process.world.now_s >= process.frozen_until_s:
             super()._hand_over()

@@ -176,7 +176,6 @@ def test_a_delay_ends_when_the_clock_says_so(loop, clock):
     for delay_s in (3.0, 1.0):
         loop.spawn(ending(delay_s, results), lambda task, delay_s=delay_s: results.append(delay_s))
     loop.turn()
-    assert clock.elapsed_s() + 1 == loop.next_timer_s()
     clock.advance(0.999)
     loop.turn()
     assert [] == results
@@ -186,7 +185,6 @@ def test_a_delay_ends_when_the_clock_says_so(loop, clock):
     clock.advance(2)
     loop.turn()
     assert [None, 1.0, None, 3.0] == results
-    assert loop.next_timer_s() is None
 
 
 def test_futures_and_calls_give_values_or_raise(loop):
@@ -394,7 +392,8 @@ def test_waiting_polls_a_backend_that_makes_progress_only_then(capabilities, clo
     loop = Loop(backend, clock)
     loop.later(0.25, lambda: None)
     loop.wait()
-    loop.wait(clock.elapsed_s() + 0.125)
+    loop.later(0.125, lambda: None)
+    loop.wait()
     assert [0.25, 0.125] == backend.polled_s
 
 
