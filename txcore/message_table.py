@@ -82,7 +82,7 @@ class MessageTable(Protocol):
     """The interface of the table for a relay. One thread at a time for each relay; any number of relays."""
 
     def take(self, group: str, resting: Collection[int], row_max: int) -> Taken | None:
-        """Hold some free slots, and return their oldest rows; None when there is nothing to do.
+        """Hold some free slots, and return their oldest rows, at least one; None when there is nothing to do.
 
         All returned rows are committed and durable. The hold ends with `settle` or `drop`, with this process, and
         after `hold_s` at the latest.

@@ -104,7 +104,6 @@ class BatchReport:
     Attributes:
         taken: Rows of the batch; 0 when there was nothing to do or all waiting rows are in resting lanes.
         uncertain: Messages without a certain answer: the broker is down or slow.
-        is_full: The table had more rows.
     """
 
     taken: int = 0
@@ -112,7 +111,6 @@ class BatchReport:
     refused: int = 0
     parked: int = 0
     uncertain: int = 0
-    is_full: bool = False
 
 
 class _Work:
@@ -152,20 +150,16 @@ def relay_batch(context: RelayContext) -> Flow[BatchReport]:
         return BatchReport()
     work = None
     try:
-        if taken.rows:
-            work = yield from _publish(context, taken.rows)
+        work = yield from _publish(context, taken.rows)
     finally:
         if work is None or not (work.sent or work.refused):
             context.table.drop(taken)
-    report = BatchReport(len(taken.rows), is_full=taken.is_full)
-    if work is not None:
-        report.uncertain = work.uncertain
-        context.is_probing = bool(work.uncertain and not work.sent)
-        if work.sent or work.refused:
-            yield Call(context.table.settle, (taken, work.sent, work.refused))
-            report.sent, report.refused = len(work.sent), len(work.refused)
-            report.parked = sum(each.is_parked for each in work.refused)
-            context.report.event(names.RELAY_SENT, group=context.group, count=report.sent)
+    context.is_probing = bool(work.uncertain and not work.sent)
+    parked = sum(each.is_parked for each in work.refused)
+    report = BatchReport(len(taken.rows), len(work.sent), len(work.refused), parked, work.uncertain)
+    if report.sent or report.refused:
+        yield Call(context.table.settle, (taken, work.sent, work.refused))
+        context.report.event(names.RELAY_SENT, group=context.group, count=report.sent)
     return report
 
 

@@ -91,16 +91,25 @@ class Slots:
         )
         return [int(row[0]) for row in border.rows(sql, self._group)]
 
-    def hold(self, border: Border, slots: Sequence[int], hold_ms: int) -> list[int]:
-        """Hold the free ones of *slots*, until the transaction's end or, on SQLite, for *hold_ms*."""
-        mine = f"WHERE producer_group = :producer_group AND slot IN ({_list(slots)})"
+    def hold(self, border: Border, slots: Sequence[int]) -> list[int]:
+        """Hold the free ones of *slots*, until the transaction's end; on SQLite the transaction itself holds them."""
         if self._is_leased:
-            lease = f"UPDATE {self._slot} SET owner = :owner, until_ms = {self._now_ms} + {int(hold_ms)} {mine}"  # noqa: S608
-            border.change(lease, self._group | {"owner": self._owner})
             return list(slots)
         # In the order of the primary key nothing is sorted, so no further row is locked on the way.
-        sql = f"SELECT slot FROM {self._slot} {mine} ORDER BY slot FOR UPDATE SKIP LOCKED"  # noqa: S608
+        sql = (
+            f"SELECT slot FROM {self._slot} WHERE producer_group = :producer_group AND slot IN ({_list(slots)}) "  # noqa: S608
+            "ORDER BY slot FOR UPDATE SKIP LOCKED"
+        )
         return [int(row[0]) for row in border.rows(sql, self._group)]
+
+    def lease(self, border: Border, slots: Sequence[int], hold_ms: int) -> None:
+        """On SQLite, hold *slots* for *hold_ms* after the transaction; elsewhere do nothing."""
+        if self._is_leased:
+            sql = (
+                f"UPDATE {self._slot} SET owner = :owner, until_ms = {self._now_ms} + {int(hold_ms)} "  # noqa: S608
+                f"WHERE producer_group = :producer_group AND slot IN ({_list(slots)})"
+            )
+            border.change(sql, self._group | {"owner": self._owner})
 
     def release(self, border: Border, slots: Sequence[int]) -> None:
         """End a lease of ours that is still in force; a lock ends with its transaction."""

@@ -207,7 +207,7 @@ class SqlMessageTable:
 
     def _stay_awake(self, taken: Taken | None) -> None:
         """While there is much to do, let producers ring no more: a ring costs them time."""
-        self._busy_takes = 0 if taken is None or not taken.rows else self._busy_takes + 1
+        self._busy_takes = 0 if taken is None else self._busy_takes + 1
         if self._busy_takes == BUSY_TAKES and self.can_ring:
             with suppress(BackendUnavailableError):
                 self._transact(lambda border: self._slots.sleep(border, is_asleep=False))
@@ -219,14 +219,14 @@ class SqlMessageTable:
     def _taken(self, border: Border, resting: Collection[int], row_max: int, held: _Held | None) -> Taken | None:
         busy = sorted(self._slots.busy(border), key=lambda slot: (slot < self._first, slot))
         for start in range(0, len(busy), SLOTS_MAX):
-            slots = self._slots.hold(border, busy[start : start + SLOTS_MAX], round(self.hold_s * 1000))
-            if not slots:
-                continue
-            self._first = slots[-1] + 1
-            each_max = max(row_max // len(slots), 1)
+            slots = self._slots.hold(border, busy[start : start + SLOTS_MAX])
+            each_max = max(row_max // max(len(slots), 1), 1)
             rows = self._slots.page(border, slots, resting, each_max)
-            is_full = each_max in Counter(row.slot for row in rows).values()
-            return Taken(slots, rows, is_full or len(busy) > len(slots), held)
+            if rows:  # else all lanes of these slots rest, and there may be work in the next ones
+                self._slots.lease(border, slots, round(self.hold_s * 1000))
+                self._first = slots[-1] + 1
+                is_full = each_max in Counter(row.slot for row in rows).values()
+                return Taken(slots, rows, is_full or len(busy) > len(slots), held)
         return None
 
     def _begin(self) -> _Held:

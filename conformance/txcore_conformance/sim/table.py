@@ -123,6 +123,9 @@ class SimRelayTable:
         table.world.at(HOLD_S, lambda: self._let_go(hold))
         self._compare(free)
         rows = self.visible(free, resting)[:row_max]
+        if not rows:  # all lanes of these slots rest
+            self._let_go(hold)
+            return None
         for row in rows:
             table.takes[row.transaction_id, row.index] += 1
             if table.takes[row.transaction_id, row.index] > 1:
