@@ -72,6 +72,11 @@ class Rest:
     until_s: float = 0.0
     count: int = 0
 
+    def next_s(self, first_s: float, longest_s: float) -> float:
+        """Return the next pause, in seconds: *first_s* at first, then twice the one before, up to *longest_s*."""
+        self.count += 1
+        return min(first_s * 2.0 ** min(self.count - 1, 20), longest_s)
+
 
 @dataclass(slots=True)
 class RelayContext:
@@ -113,17 +118,16 @@ class BatchReport:
     uncertain: int = 0
 
 
+@dataclass(slots=True)
 class _Work:
-    """One batch in progress."""
+    """One batch in progress; `left` lanes of it are not finished."""
 
-    def __init__(self, lane_count: int, until_s: float) -> None:
-        self.until_s = until_s
-        self.sent: list[TableRow] = []
-        self.refused: list[Refused] = []
-        self.uncertain = 0
-        self.left = lane_count
-        self.done: Future[None] = Future()
-        self.done.set_running_or_notify_cancel()
+    left: int
+    until_s: float
+    sent: list[TableRow] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    uncertain: int = 0
+    done: Future[None] = field(default_factory=Future)
 
     def end_lane(self) -> None:
         """Record that one lane is finished; the last one ends the wait."""
@@ -273,6 +277,4 @@ def _rest(context: RelayContext, lane: int) -> None:
     if len(context.resting) >= RESTING_MAX:
         context.resting.clear()
     rest = context.resting.setdefault(lane, Rest())
-    pause_s = min(context.limits.retry_s * 2 ** min(rest.count, 20), context.limits.retry_max_s)
-    rest.count += 1
-    rest.until_s = context.clock.elapsed_s() + pause_s
+    rest.until_s = context.clock.elapsed_s() + rest.next_s(context.limits.retry_s, context.limits.retry_max_s)
