@@ -7,7 +7,6 @@ before it is confirmed: the rows of a relay that dies are sent again, with the s
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -120,7 +119,7 @@ class BatchReport:
 
 @dataclass(slots=True)
 class _Work:
-    """One batch in progress; `left` lanes of it are not finished."""
+    """One batch in progress; `left` of its flows have not ended."""
 
     left: int
     until_s: float
@@ -128,12 +127,6 @@ class _Work:
     refused: list[Refused] = field(default_factory=list)
     uncertain: int = 0
     done: Future[None] = field(default_factory=Future)
-
-    def end_lane(self) -> None:
-        """Record that one lane is finished; the last one ends the wait."""
-        self.left -= 1
-        if not self.left:
-            self.done.set_result(None)
 
 
 def relay_batch(context: RelayContext) -> Flow[BatchReport]:
@@ -171,12 +164,21 @@ def _publish(context: RelayContext, rows: Sequence[TableRow]) -> Flow[_Work]:
     lanes: dict[int, deque[TableRow]] = {}
     for row in rows:
         lanes.setdefault(row.lane, deque()).append(row)
-    work = _Work(len(lanes), context.clock.elapsed_s() + context.limits.batch_s)
-    heads = iter(lanes.values())
-    while some := [*itertools.islice(heads, context.together_max)]:
-        yield Spawn(_send_heads(context, work, some))
+    all_lanes, together_max = [*lanes.values()], context.together_max
+    starts = range(0, len(all_lanes), together_max)
+    work = _Work(len(starts), context.clock.elapsed_s() + context.limits.batch_s)
+    for start in starts:
+        yield Spawn(_send_lanes(context, work, all_lanes[start : start + together_max]))
     yield work.done
     return work
+
+
+def _send_lanes(context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]]) -> Flow[None]:
+    """Send the rows of these lanes; the last flow of the batch ends the wait."""
+    yield from _send_heads(context, work, lanes)
+    work.left -= 1
+    if not work.left:
+        work.done.set_result(None)
 
 
 def _send_heads(context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]]) -> Flow[None]:
@@ -184,9 +186,7 @@ def _send_heads(context: RelayContext, work: _Work, lanes: Sequence[deque[TableR
     going, resolutions = [], []
     for rows in lanes:
         resolution = _first_resolution(context, work, rows)
-        if resolution is None:
-            work.end_lane()
-        else:
+        if resolution is not None:
             going.append(rows)
             resolutions.append(resolution)
     if resolutions:
@@ -203,8 +203,6 @@ def _continued(
         rows = lanes[index]
         if _is_through(context, work, rows.popleft(), outcome) and rows and not is_late:
             onward.append(rows)
-        else:
-            work.end_lane()
     return _send_heads(context, work, onward) if onward else None
 
 

@@ -148,9 +148,9 @@ class Slots:
 
     def delete(self, border: Border, rows: Sequence[TableRow]) -> None:
         """Delete the sent rows."""
-        at_once = max(len(rows), 1) if self.dialect.family == POSTGRESQL else NAMED_MAX
-        for chunk in _chunks(rows, at_once):
-            which, values = self._named(chunk)
+        count_max = max(len(rows), 1) if self.dialect.family == POSTGRESQL else NAMED_MAX
+        for start in range(0, len(rows), count_max):
+            which, values = self._named(rows[start : start + count_max])
             border.change(f"DELETE FROM {self._message} WHERE {which}", values)  # noqa: S608
 
     def note(self, border: Border, refused: Refused) -> None:
@@ -230,7 +230,3 @@ class Slots:
 
 def _list(numbers: Iterable[int]) -> str:
     return ", ".join(str(int(number)) for number in numbers)
-
-
-def _chunks(rows: Sequence[TableRow], size: int) -> Iterable[Sequence[TableRow]]:
-    return (rows[start : start + size] for start in range(0, len(rows), size))
