@@ -68,13 +68,11 @@ class Taken:
     """Rows that one relay holds, in the order of their insertion within each lane.
 
     Attributes:
-        is_full: The table had more rows.
         hold: The table's own object that keeps other relays off the slots.
     """
 
     slots: Sequence[int]
     rows: Sequence[TableRow]
-    is_full: bool
     hold: Any = None
 
 

@@ -141,7 +141,6 @@ class MemoryBroker:
         self._resolved: dict[tuple[str, bytes, int], int] = {}
         self._finals: dict[tuple[str, bytes], int] = {}
         self._ended_ms: dict[tuple[str, bytes], int] = {}
-        self._forgets = profile.capabilities.resolution_kept_s is not None
         self._published: dict[tuple[str, str | bytes], int] = {}
         self._members: dict[str, dict[str, Member]] = defaultdict(dict)
         self._assignment: dict[tuple[str, int], str] = {}
@@ -291,7 +290,7 @@ class MemoryBroker:
         for op in ops:
             if op.kind in UNIQUE_KINDS:
                 self._resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
-                if self._forgets:
+                if self.profile.capabilities.resolution_kept_s is not None:
                     self._ended_ms[group, op.transaction_id] = self.clock.wall_ms()
             if op.kind in FINAL_KINDS:
                 self._finals.setdefault((group, op.transaction_id), op.kind)

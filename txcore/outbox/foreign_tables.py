@@ -81,7 +81,7 @@ class OutboxTable:
                 if rows:
                     at_end.pop_all()
                     ids = {row.transaction_id: identity for row, identity in found}
-                    return Taken((), rows, is_full=len(found) > len(rows), hold=_Held(connection, ids))
+                    return Taken((), rows, _Held(connection, ids))
         return None
 
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:  # noqa: ARG002

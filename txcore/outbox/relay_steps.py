@@ -139,11 +139,9 @@ def relay_batch(context: RelayContext) -> Flow[BatchReport]:
     resting = {lane for lane, rest in context.resting.items() if rest.until_s > now_s}
     row_max = PROBE_ROWS if context.is_probing else context.limits.row_max
     taken: Taken | None = yield Call(context.table.take, (context.group, resting, row_max))
-    if context.newer and not (taken and taken.is_full):
-        waiting = resting.union(row.lane for row in taken.rows) if taken else resting
-        for lane in context.newer.keys() - waiting:
+    if taken is None:  # only resting lanes have rows
+        for lane in context.newer.keys() - resting:
             del context.newer[lane]  # another relay has sent it
-    if taken is None:
         return BatchReport()
     work = None
     try:

@@ -6,7 +6,6 @@ as soon as it dies. On SQLite, where that would lock out every producer, it take
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -210,8 +209,7 @@ class SqlMessageTable:
             if rows:  # else all lanes of these slots rest, and there may be work in the next ones
                 self._slots.lease(border, slots, round(self.hold_s * 1000))
                 self._first = slots[-1] + 1
-                is_full = each_max in Counter(row.slot for row in rows).values()
-                return Taken(slots, rows, is_full or len(busy) > len(slots), held)
+                return Taken(slots, rows, held)
         return None
 
     def _bound(self, border: Border) -> str:

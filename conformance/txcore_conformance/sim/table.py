@@ -131,7 +131,7 @@ class SimRelayTable:
             if table.takes[row.transaction_id, row.index] > 1:
                 table.world.causes[row.transaction_id] += 1
                 table.world.note("row taken again")
-        return Taken(free, rows, is_full=False, hold=hold)
+        return Taken(free, rows, hold)
 
     def visible(self, slots: Collection[int], resting: Collection[int]) -> list[TableRow]:
         """Return the rows of *slots* that a relay may see, oldest first."""
