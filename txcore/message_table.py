@@ -68,13 +68,11 @@ class Taken:
     """Rows that one relay holds, in the order of their insertion within each lane.
 
     Attributes:
-        is_full: The table had more rows.
         hold: The table's own object that keeps other relays off the slots.
     """
 
     slots: Sequence[int]
     rows: Sequence[TableRow]
-    is_full: bool
     hold: Any = None
 
 
@@ -82,7 +80,7 @@ class MessageTable(Protocol):
     """The interface of the table for a relay. One thread at a time for each relay; any number of relays."""
 
     def take(self, group: str, resting: Collection[int], row_max: int) -> Taken | None:
-        """Hold some free slots, and return their oldest rows; None when there is nothing to do.
+        """Hold some free slots, and return their oldest rows, at least one; None when there is nothing to do.
 
         All returned rows are committed and durable. The hold ends with `settle` or `drop`, with this process, and
         after `hold_s` at the latest.

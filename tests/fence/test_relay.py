@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -12,11 +11,12 @@ from sqlalchemy import event, text
 from txcore_conformance.kit import Observed, wait_until
 
 from txcore import Message, Relay, RelayLimits, TransactionProducer, wire
+from txcore.clock import SystemClock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, HalfRefusedError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.message_table import SLOT_COUNT, lane_of
-from txcore.outbox.sql_table import SqlMessageTable
+from txcore.outbox.sql_table import SLOTS_MAX, SqlMessageTable
 from txcore.records import Outcome, Status
 from txcore.runtime import instrumentation
 
@@ -69,6 +69,15 @@ def server_bench(server_world):
 @pytest.fixture
 def sqlite_bench(sqlite):
     return Bench(sqlite)
+
+
+class LateClock(SystemClock):
+    """The machine's clock, moved forward by a test."""
+
+    late_s = 0.0
+
+    def elapsed_s(self):
+        return super().elapsed_s() + self.late_s
 
 
 class Part:
@@ -231,12 +240,14 @@ def test_row_of_a_newer_txcore_waits_for_an_upgraded_relay(bench, monkeypatch):
     bench.put(key=b"a", body=b"next")
     bench.put(key=key_elsewhere(b"a"), body=b"other")
     relay = bench.relay(limits=replace(FAST, tries_max=1))
-    for _ in range(5):
-        relay.run_once()
-        time.sleep(0.005)
+
+    def looks():
+        return bench.observed.named(instrumentation.RELAY_NEWER)
+
+    wait_until(lambda: relay.run_once() and len(looks()) >= 3, "three looks at the row")
     assert (bench.bodies(), relay.parked(), relay.stats().refused) == ([b"other"], [], 0)
     assert "a newer txcore reads it" in relay.stats().newer
-    assert bench.observed.named(instrumentation.RELAY_NEWER)[0]["transaction_id"] == newer
+    assert looks()[0]["transaction_id"] == newer
     monkeypatch.setattr(wire, "VERSION", 2)
     upgraded = bench.relay()
     upgraded.run_once()
@@ -306,6 +317,31 @@ def test_slot_in_one_relays_hands_is_passed_over_by_another(bench):
     first.settle(mine, mine.rows, [])
     second.settle(theirs, theirs.rows, [])
     assert first.stats().waiting == 0
+
+
+def test_new_message_does_not_wait_for_slots_that_rest(bench):
+    """A new message is taken at once, however many slots have only messages that wait for their topic."""
+    waiting = [bench.put(key=b"%d" % number) for number in range(100)]
+    table = bench.table("relay", hold_s=60.0)
+    resting = {lane_of(GROUP, b"%d" % number, b"") for number in range(len(waiting))}
+    assert len({lane % SLOT_COUNT for lane in resting}) > 2 * SLOTS_MAX
+    assert table.take(GROUP, resting, 10) is None
+    new = bench.put(key=b"new")
+    taken = table.take(GROUP, resting, 10)
+    assert [row.transaction_id for row in taken.rows] == [new]
+    table.drop(taken)
+
+
+def test_look_at_messages_that_rest_writes_nothing(sqlite_bench):
+    """While all messages wait for their topic, a relay's look writes nothing, and so waits for no disk."""
+    sqlite_bench.put(key=b"a")
+    table = sqlite_bench.table("relay")
+    with sqlite_bench.world.engine.connect() as connection:
+        version = text("PRAGMA data_version")  # changes with each commit of another connection that wrote
+        before = connection.execute(version).scalar_one()
+        connection.rollback()
+        assert table.take(GROUP, {lane_of(GROUP, b"a", b"")}, 10) is None
+        assert connection.execute(version).scalar_one() == before
 
 
 def test_dropped_slots_are_free_at_once(bench):
@@ -531,11 +567,12 @@ def test_batch_that_is_late_from_the_start_sends_one_of_each_key(sqlite_bench):
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"a")
     sqlite_bench.put(key=b"b")
-    relay = sqlite_bench.relay(limits=RelayLimits(batch_s=0.000_1))
+    clock = LateClock()
+    relay = sqlite_bench.relay(limits=RelayLimits(batch_s=60), clock=clock)
     release = relay._backend.release
 
     def release_late(batch, claim=None):
-        time.sleep(0.001)
+        clock.late_s += 100
         release(batch, claim)
 
     relay._backend.release = release_late

@@ -208,7 +208,7 @@ def message_table(subject: DatabaseSubject) -> Finding:
         ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
         ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, [row])),
         ("making a relay's slots", slots.create),
-        ("a relay's hold", lambda border: slots.hold(border, slots.busy(border), 1)),
+        ("a relay's hold", lambda border: slots.lease(border, slots.hold(border, slots.busy(border)), 1)),
         ("a relay's reading", lambda border: slots.page(border, [row.slot], (), 1)),
         ("a relay's note", lambda border: slots.note(border, Refused(row, "", is_parked=False))),
         ("a relay's delete", lambda border: slots.delete(border, [row])),

@@ -81,14 +81,15 @@ class Tracing:
         """Make a span of *event*."""
         fields, now_ns = event.fields, time.time_ns()
         if event.name == names.TRANSACTION_PREPARED:
-            self._part("txcore prepare", fields, now_ns, "status", fields["status"] == "DURABLE")
-            if fields["status"] != "DURABLE":
+            is_durable = fields["status"] == "DURABLE"
+            self._part("txcore prepare", fields, now_ns, "status", is_well=is_durable)
+            if not is_durable:
                 self._end(fields["transaction_id"], fields["status"], is_well=False)
         elif event.name == names.TRANSACTION_LOCAL:
-            self._part("txcore local", fields, now_ns, "state", fields["state"] in {"COMMIT", "ROLLBACK"})
+            self._part("txcore local", fields, now_ns, "state", is_well=fields["state"] in {"COMMIT", "ROLLBACK"})
         elif event.name == names.TRANSACTION_ENDED:
             is_well = fields["state"] in GOOD_ENDS
-            self._part("txcore release", fields, now_ns, "state", is_well)
+            self._part("txcore release", fields, now_ns, "state", is_well=is_well)
             self._end(fields["transaction_id"], fields["state"], is_well=is_well)
         elif event.name == names.CHECK_ASKED:
             self._begin_check(fields["transaction_id"], now_ns)
@@ -97,7 +98,9 @@ class Tracing:
         elif event.name == names.HALF_FINISHED:
             context = _context(fields["trace"])
             self._report_checks(fields["transaction_id"], context)
-            self._span("txcore release", fields, now_ns, context, {"txcore.end": fields["end"]}, is_well=True)
+            began_ns = now_ns - round(fields["took_s"] * 1e9)
+            attributes = {"txcore.end": fields["end"]}
+            self._start("txcore release", fields["transaction_id"], context, began_ns, attributes).end(now_ns)
 
     @hookimpl
     def txcore_on_discard(self, half: Half | None, reason: str) -> None:
@@ -105,29 +108,22 @@ class Tracing:
         if half is not None:
             self._report_checks(half.transaction_id, _context(trace_of(half)), reason)
 
-    def _part(self, name: str, fields: Mapping[str, Any], now_ns: int, key: str, is_well: bool) -> None:  # noqa: FBT001
+    def _part(self, name: str, fields: Mapping[str, Any], now_ns: int, key: str, *, is_well: bool) -> None:
         with self._lock:
             parent = self._open.get(fields["transaction_id"])
         context = Context() if parent is None else trace.set_span_in_context(parent, Context())
-        attributes = {f"txcore.{key}": fields[key]} | ({"txcore.end": fields["end"]} if "end" in fields else {})
-        self._span(name, fields, now_ns, context, attributes, is_well=is_well)
-
-    def _span(
-        self,
-        name: str,
-        fields: Mapping[str, Any],
-        now_ns: int,
-        context: Context,
-        attributes: Mapping[str, str],
-        *,
-        is_well: bool,
-    ) -> None:
         began_ns = now_ns - round(fields["took_s"] * 1e9)
-        identity = {"txcore.transaction_id": id_text(fields["transaction_id"])}
-        span = self._tracer.start_span(name, context, attributes={**identity, **attributes}, start_time=began_ns)
+        attributes = {f"txcore.{each}": fields[each] for each in (key, "end") if each in fields}
+        span = self._start(name, fields["transaction_id"], context, began_ns, attributes)
         if not is_well:
             span.set_status(Status(StatusCode.ERROR))
         span.end(now_ns)
+
+    def _start(
+        self, name: str, transaction_id: bytes, context: Context, began_ns: int, attributes: Mapping[str, str]
+    ) -> Span:
+        every = {"txcore.transaction_id": id_text(transaction_id), **attributes}
+        return self._tracer.start_span(name, context, attributes=every, start_time=began_ns)
 
     def _end(self, transaction_id: bytes, state: str, *, is_well: bool) -> None:
         with self._lock:
@@ -157,10 +153,10 @@ class Tracing:
         with self._lock:
             checks = self._asked.pop(transaction_id, [])
         for each in checks:
-            attributes = {"txcore.transaction_id": id_text(transaction_id), "txcore.answer": each.answer or "none"}
+            attributes = {"txcore.answer": each.answer or "none"}
             if parked:
                 attributes["txcore.parked"] = parked
-            span = self._tracer.start_span("txcore check", context, attributes=attributes, start_time=each.began_ns)
+            span = self._start("txcore check", transaction_id, context, each.began_ns, attributes)
             span.end(each.ended_ns or each.began_ns)
 
 

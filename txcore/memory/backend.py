@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 import msgspec
 
@@ -54,22 +55,19 @@ class MemoryBackend:
         """See `Backend.append_halves`."""
         self._require_open()
         for index, half in enumerate(batch.items):
-            self._append_half(batch, index, half)
+            self.request("half", partial(self._store, half), partial(batch.settle, index), (half.transaction_id,))
 
-    def _append_half(self, batch: Batch[HalfRecord], index: int, half: HalfRecord) -> None:
-        def apply() -> Outcome:
-            refusal = self.broker.refusal(half)
-            if refusal is not None:
-                return Outcome(Status.REFUSED, refusal)
-            return self.broker.append(half.group, LogKind.HALF, half.partition, half.body)
-
-        self.request("half", apply, lambda outcome: batch.settle(index, outcome), (half.transaction_id,))
+    def _store(self, half: HalfRecord) -> Outcome:
+        refusal = self.broker.refusal(half)
+        if refusal is not None:
+            return Outcome(Status.REFUSED, refusal)
+        return self.broker.append(half.group, LogKind.HALF, half.partition, half.body)
 
     def release(self, batch: Batch[Resolution], claim: ClaimPort | None = None) -> None:
         """See `Backend.release`."""
         self._require_open()
         for index, resolution in enumerate(batch.items):
-            done = _settler(batch, index)
+            done = partial(batch.settle, index)
             unknown = self.broker.unknown_group(resolution.half.group)
             if unknown is not None:
                 done(Outcome(Status.REFUSED, unknown))
@@ -84,16 +82,13 @@ class MemoryBackend:
         half, op = resolution.half, resolution.op
 
         def apply() -> Outcome:
-            if op is not None:
-                if self.broker.fenced(half.group, half.partition, op, claim):
-                    return Outcome(Status.FENCED)
-                taken = self.broker.superseded(half.group, op)
-                if taken is not None:
-                    return taken
-            refused = [i for i in resolution.targets if self.broker.refuses(half.messages[i].topic)]
-            if refused:
-                topic = half.messages[refused[0]].topic
-                return Outcome(Status.REFUSED, HalfRefusedError(f"topic {topic!r} refuses", topic=topic))
+            turned_away = None if op is None else self._turned_away(half, op, claim)
+            if turned_away is not None:
+                return turned_away
+            for index in resolution.targets:
+                refusal = self.broker.topic_refusal(half.messages[index].topic)
+                if refusal is not None:
+                    return Outcome(Status.REFUSED, refusal)
             for index in resolution.targets:
                 self.broker.publish(resolution, index)
             if resolution.parked:
@@ -107,53 +102,45 @@ class MemoryBackend:
 
         self.request("op", apply, settle, (half.transaction_id,))
 
+    def _turned_away(self, half: HalfRecord, op: Op, claim: ClaimPort | None) -> Outcome | None:
+        """Return the refusal of a half's op by the store itself, or None."""
+        fenced = self.broker.fenced(half.group, half.partition, op, claim)
+        return fenced or self.broker.superseded(half.group, op)
+
     def _release_in_steps(
         self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]
     ) -> None:
         """Targets (or the parked record) first, each confirmed; only then the op."""
         half, op = resolution.half, resolution.op
-        if op is not None and self.capabilities.resolution_is_unique:
-            taken = self.broker.superseded(half.group, op)
-            if taken is not None:
-                done(taken)
-                return
+        taken = None if op is None else self.broker.superseded(half.group, op)
+        if taken is not None:
+            done(taken)
+            return
         steps: list[tuple[str, Callable[[], Outcome], int]] = [
-            ("target", lambda index=index: self.broker.publish(resolution, index), index)  # type: ignore[misc]
-            for index in resolution.targets
+            ("target", partial(self.broker.publish, resolution, index), index) for index in resolution.targets
         ]
         if resolution.parked:
-            parked = resolution.parked
-            steps.append(("parked", lambda: self.broker.append(half.group, LogKind.PARKED, half.partition, parked), -1))
+            append = partial(self.broker.append, half.group, LogKind.PARKED, half.partition, resolution.parked)
+            steps.append(("parked", append, -1))
         if not steps:
             self._release_op(resolution, claim, done)
             return
-        worst: list[Outcome] = []
-        missing: list[int] = []
-        left = len(steps)
+        outcomes: dict[int, Outcome] = {}
 
         def one_done(index: int, outcome: Outcome) -> None:
-            nonlocal left
-            left -= 1
-            if outcome.status is not Status.DURABLE:
-                worst.append(outcome)
-                missing.append(index)
-            if left:
+            outcomes[index] = outcome
+            if len(outcomes) < len(steps):
                 return
-            if not worst:
+            failures = {index: each for index, each in outcomes.items() if each.status is not Status.DURABLE}
+            if not failures:
                 self._release_op(resolution, claim, done)
                 return
-            refused = [outcome for outcome in worst if outcome.status is Status.REFUSED]
-            first = refused[0] if refused else worst[0]
-            unconfirmed = tuple(sorted(index for index in missing if index >= 0))
+            first = min(failures.values(), key=lambda each: each.status is not Status.REFUSED)  # the first refusal
+            unconfirmed = tuple(sorted(index for index in failures if index >= 0))
             done(msgspec.structs.replace(first, missing=unconfirmed))
 
         for what, apply, index in steps:
-            self.request(
-                what,
-                apply,
-                lambda outcome, index=index: one_done(index, outcome),  # type: ignore[misc]
-                (half.transaction_id,),
-            )
+            self.request(what, apply, partial(one_done, index), (half.transaction_id,))
 
     def _release_op(self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]) -> None:
         half, op = resolution.half, resolution.op
@@ -168,9 +155,8 @@ class MemoryBackend:
             return
 
         def apply() -> Outcome:
-            if self.broker.fenced(half.group, half.partition, op, claim):
-                return Outcome(Status.FENCED)
-            return self.broker.superseded(half.group, op) or self.broker.append_ops(half.group, half.partition, [op])
+            turned_away = self._turned_away(half, op, claim)
+            return turned_away or self.broker.append_ops(half.group, half.partition, [op])
 
         self.request("op", apply, done, (half.transaction_id,))
 
@@ -208,9 +194,8 @@ class MemoryBackend:
         future.set_running_or_notify_cancel()
 
         def apply() -> Outcome:
-            if op.kind != OpKind.CLAIM and self.broker.fenced(group, partition, op, claim):
-                return Outcome(Status.FENCED)
-            return self.broker.append_ops(group, partition, [op])
+            fenced = None if op.kind == OpKind.CLAIM else self.broker.fenced(group, partition, op, claim)
+            return fenced or self.broker.append_ops(group, partition, [op])
 
         self.request("mark", apply, future.set_result)
         return future
@@ -223,7 +208,7 @@ class MemoryBackend:
     def claim(self, group: str, member: str) -> MemoryClaim:
         """See `Backend.claim`."""
         self._require_open()
-        return MemoryClaim(self, group, member)
+        return MemoryClaim(self.broker, self.request, group, member)
 
     def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
         """See `Backend.load_checkpoint`."""
@@ -294,7 +279,3 @@ class MemoryBackend:
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("this backend is closed")
-
-
-def _settler(batch: Batch[Resolution], index: int) -> Callable[[Outcome], None]:
-    return lambda outcome: batch.settle(index, outcome)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
 
 from txcore import wire
 from txcore.clock import Clock, SystemClock
@@ -37,6 +39,8 @@ from txcore.records import (
     Status,
 )
 
+POSITION_OF: Final = attrgetter("position")
+
 
 @dataclass(slots=True)
 class Target:
@@ -56,6 +60,7 @@ class Log:
         self._step = step
         self._next = 0
         self._appends = 0
+        self._ages: deque[tuple[int, int]] = deque()
         self.records: list[LogRecord] = []
         self.first = 0
 
@@ -70,19 +75,12 @@ class Log:
         self._next += self._step if self._appends % 7 == 0 else 1
         record = LogRecord(Position(self._next), body, appended_ms)
         self.records.append(record)
-        self.born_ms = born_ms
+        self._ages.append((record.position, born_ms))
         return record
 
     def index_of(self, position: int) -> int:
         """Return the index of the first record at or after *position*."""
-        low, high = 0, len(self.records)
-        while low < high:
-            middle = (low + high) // 2
-            if self.records[middle].position < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect.bisect_left(self.records, position, key=POSITION_OF)
 
     def drop_before(self, index: int) -> None:
         """Forget the records before *index*."""
@@ -90,19 +88,27 @@ class Log:
             self.first = self.records[index].position if index < len(self.records) else self._next + 1
             del self.records[:index]
 
+    def drop_older(self, oldest_ms: int) -> None:
+        """Forget the records from before *oldest_ms*."""
+        before = 0
+        while self._ages and self._ages[0][1] < oldest_ms:
+            before = self._ages.popleft()[0] + 1
+        self.drop_before(self.index_of(before))
+
 
 LogKey = tuple[str, LogKind, int]
 
 
-class Member(Protocol):
+@dataclass(eq=False)
+class Member:
     """The broker's state of a member: its name, and the events that it has not polled yet."""
 
     group: str
     member: str
-    events: deque[ClaimEvent]
-    revoking: set[int]
-    assigned: set[int]  #: ASSIGNED was returned and is not over yet
-    expired: bool
+    events: deque[ClaimEvent] = field(default_factory=deque)
+    revoking: set[int] = field(default_factory=set)
+    assigned: set[int] = field(default_factory=set)  #: ASSIGNED was returned and is not over yet
+    expired: bool = False
 
 
 class MemoryBroker:
@@ -130,13 +136,11 @@ class MemoryBroker:
         self.refusing: set[str] = set()
         self._partition_counts: dict[str, int] = {}
         self._logs: dict[LogKey, Log] = defaultdict(lambda: Log(profile.position_step))
-        self._ages: dict[LogKey, deque[tuple[int, int]]] = defaultdict(deque)
         self._checkpoints: dict[tuple[str, int], Checkpoint] = {}
         self._owners: dict[tuple[str, int], bytes] = {}
         self._resolved: dict[tuple[str, bytes, int], int] = {}
         self._finals: dict[tuple[str, bytes], int] = {}
         self._ended_ms: dict[tuple[str, bytes], int] = {}
-        self._forgets = profile.capabilities.resolution_kept_s is not None
         self._published: dict[tuple[str, str | bytes], int] = {}
         self._members: dict[str, dict[str, Member]] = defaultdict(dict)
         self._assignment: dict[tuple[str, int], str] = {}
@@ -228,37 +232,29 @@ class MemoryBroker:
     def append(self, group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
         """Append a record to a log; retention is applied first."""
         now_ms = self.clock.wall_ms()
-        key = (group, kind, partition)
-        log = self._logs[key]
+        log = self._logs[group, kind, partition]
         retention_s = self.profile.capabilities.half_retention_s
         if kind is LogKind.HALF and retention_s is not None:
-            self._retain(key, log, now_ms - round(retention_s * 1000))
+            log.drop_older(now_ms - round(retention_s * 1000))
         stamp_ms = None
         if self.profile.capabilities.server_time:
             stamp_ms = now_ms if kind is LogKind.OP else now_ms + self.faults.half_skew_ms
         record = log.append(body, stamp_ms, now_ms)
-        self._ages[key].append((record.position, now_ms))
         return Outcome(Status.DURABLE, appended_ms=record.appended_ms) if record.appended_ms else DURABLE
 
-    def _retain(self, key: LogKey, log: Log, oldest_ms: int) -> None:
-        ages = self._ages[key]
-        before = -1
-        while ages and ages[0][1] < oldest_ms:
-            before = ages.popleft()[0]
-        if before >= 0:
-            log.drop_before(log.index_of(before + 1))
-
-    def refuses(self, topic: str) -> bool:
-        """Return whether a target topic refuses messages: it was set so, or it was never made."""
-        return topic in self.refusing or (topic not in self.topics and not self.profile.auto_create)
+    def topic_refusal(self, topic: str) -> HalfRefusedError | None:
+        """Return the error of a target topic that refuses messages: it was set so, or was never made; else None."""
+        if topic in self.refusing or (topic not in self.topics and not self.profile.auto_create):
+            return HalfRefusedError(f"topic {topic!r} refuses", topic=topic)
+        return None
 
     def publish(self, resolution: Resolution, index: int) -> Outcome:
         """Append one target; dropped silently when the broker remembers its id."""
         half = resolution.half
         message = half.messages[index]
-        if self.refuses(message.topic):
-            error = HalfRefusedError(f"topic {message.topic!r} refuses", topic=message.topic)
-            return Outcome(Status.REFUSED, error, missing=(index,))
+        refusal = self.topic_refusal(message.topic)
+        if refusal is not None:
+            return Outcome(Status.REFUSED, refusal, missing=(index,))
         now_ms = self.clock.wall_ms()
         headers = wire.target_headers(
             half.group, half.transaction_id, index, message, resolution.by, key_as_header=False
@@ -279,24 +275,22 @@ class MemoryBroker:
         kept_s, ended_ms = self.profile.capabilities.resolution_kept_s, self._ended_ms.get((group, op.transaction_id))
         if kept_s is not None and ended_ms is not None and self.clock.wall_ms() - ended_ms > kept_s * 1000:
             return None
-        holder = self._resolved.get((group, op.transaction_id, op.generation))
         final = self._finals.get((group, op.transaction_id))
-        if holder is None and final is not None:
-            holder = final
+        holder = self._resolved.get((group, op.transaction_id, op.generation), final)
         return None if holder is None else Outcome(Status.SUPERSEDED, decision=holder)
 
-    def fenced(self, group: str, partition: int, op: Op, claim: ClaimPort | None) -> bool:
-        """Return whether the op comes from a checker that another one has replaced."""
+    def fenced(self, group: str, partition: int, op: Op, claim: ClaimPort | None) -> Outcome | None:
+        """Return the refusal of an op from a checker that another one has replaced, or None."""
         if claim is None or not self.profile.capabilities.fences_checkers:
-            return False
-        return self._owners.get((group, partition), b"") != op.token
+            return None
+        return Outcome(Status.FENCED) if self._owners.get((group, partition), b"") != op.token else None
 
     def append_ops(self, group: str, partition: int, ops: Sequence[Op]) -> Outcome:
         """Append one op record with *ops*, after noting their resolutions and claims."""
         for op in ops:
             if op.kind in UNIQUE_KINDS:
                 self._resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
-                if self._forgets:
+                if self.profile.capabilities.resolution_kept_s is not None:
                     self._ended_ms[group, op.transaction_id] = self.clock.wall_ms()
             if op.kind in FINAL_KINDS:
                 self._finals.setdefault((group, op.transaction_id), op.kind)
@@ -318,24 +312,25 @@ class MemoryBroker:
             self._members[claim.group][claim.member] = claim
             self.rebalance(claim.group)
 
-    def leave(self, group: str, member: str) -> None:
-        """Remove a member; its partitions go to the others."""
+    def leave(self, group: str, member: str) -> list[int]:
+        """Remove a member; its partitions, which are returned, go to the others."""
         with self.lock:
-            claim = self._members[group].pop(member, None)
-            if claim is not None:
-                for partition in [p for (g, p), m in self._assignment.items() if g == group and m == member]:
-                    del self._assignment[group, partition]
-                self.rebalance(group)
+            if self._members[group].pop(member, None) is None:
+                return []
+            lost = [p for (g, p), m in self._assignment.items() if g == group and m == member]
+            for partition in lost:
+                del self._assignment[group, partition]
+            self.rebalance(group)
+            return lost
 
     def expire(self, group: str, member: str) -> None:
         """Remove a silent member's partitions; its next poll, if there is one, reports it."""
         with self.lock:
             claim = self._members[group].get(member)
             if claim is not None:
-                lost = [p for (g, p), m in self._assignment.items() if g == group and m == member]
+                lost = self.leave(group, member)
                 claim.events.extend(ClaimEvent(ClaimEventKind.LOST, partition) for partition in lost)
                 claim.assigned.clear()
-                self.leave(group, member)
                 claim.expired = True
 
     def rebalance(self, group: str) -> None:

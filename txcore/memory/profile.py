@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from txcore.records import (
@@ -67,15 +67,7 @@ KAFKA_LIKE: Final = Profile(
 )
 RABBITMQ_LIKE: Final = Profile(
     "rabbitmq-like",
-    Capabilities(
-        atomic_release=False,
-        resolution_is_unique=False,
-        fences_checkers=False,
-        server_time=False,
-        rejects_when_full=False,
-        half_retention_s=600.0,
-        op_retention_s=1_200.0,
-    ),
+    replace(KAFKA_LIKE.capabilities, server_time=False),
     position_step=2,
     merge_delay_s=0.02,
 )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
 
 from txcore.errors import (
     BackendTimeoutError,
     BackendUnavailableError,
     ClosedError,
     DataLossError,
+    TxcoreError,
 )
-from txcore.memory.broker import Log, LogKey, MemoryBroker
+from txcore.memory.broker import LogKey, Member, MemoryBroker
 from txcore.port import failed, resolved
 from txcore.records import (
     DURABLE,
@@ -27,37 +26,22 @@ from txcore.records import (
 )
 
 
-class Requester(Protocol):
-    """The part of its client's connection that a claim needs."""
+class MemoryClaim(Member):
+    """Membership in a memory broker's group.
 
-    broker: MemoryBroker
+    Args:
+        request: Sends a request of the client, as `MemoryBackend.request` does.
+    """
 
-    def request(
-        self,
-        what: str,
-        apply: Callable[[], Outcome],
-        done: Callable[[Outcome], None],
-        transaction_ids: Sequence[bytes] = (),
-    ) -> None:
-        """Send one request to the broker."""
-
-
-class MemoryClaim:
-    """Membership in a memory broker's group."""
-
-    def __init__(self, backend: Requester, group: str, member: str) -> None:
-        self.group = group
-        self.member = member
-        self.events: deque[ClaimEvent] = deque()
-        self.revoking: set[int] = set()
-        self.assigned: set[int] = set()
-        self.expired = False
-        self._backend = backend
-        backend.broker.join(self)
+    def __init__(self, broker: MemoryBroker, request: Callable[..., None], group: str, member: str) -> None:
+        super().__init__(group, member)
+        self._broker = broker
+        self._request = request
+        broker.join(self)
 
     def poll(self) -> Sequence[ClaimEvent]:
         """See `Claim.poll`; a member that was expired joins again."""
-        with self._backend.broker.lock:
+        with self._broker.lock:
             events = list(self.events)
             self.events.clear()
             for event in events:
@@ -68,33 +52,33 @@ class MemoryClaim:
             if self.expired:
                 self.expired = False
                 self.revoking.clear()
-                self._backend.broker.join(self)
+                self._broker.join(self)
         return events
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """See `Claim.checkpoint`."""
-        unknown = self._backend.broker.unknown_group(self.group)
+        unknown = self._broker.unknown_group(self.group)
         if unknown is not None:
             return failed(unknown)
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
 
-        self._backend.broker.faults.checkpoint_sent(self.member, partition, checkpoint)
+        self._broker.faults.checkpoint_sent(self.member, partition, checkpoint)
 
         def apply() -> Outcome:
-            self._backend.broker.store_checkpoint(self.group, partition, checkpoint)
+            self._broker.store_checkpoint(self.group, partition, checkpoint)
             return DURABLE
 
-        self._backend.request("checkpoint", apply, lambda outcome: _settle_none(future, outcome))
+        self._request("checkpoint", apply, lambda outcome: _settle_none(future, outcome))
         return future
 
     def give_up(self, partition: int) -> None:
         """See `Claim.give_up`."""
-        self._backend.broker.given_up(self, partition)
+        self._broker.given_up(self, partition)
 
     def close(self, timeout_s: float) -> Future[None]:  # noqa: ARG002
         """See `Claim.close`."""
-        self._backend.broker.leave(self.group, self.member)
+        self._broker.leave(self.group, self.member)
         return resolved(None)
 
 
@@ -104,7 +88,6 @@ class MemoryReader:
     def __init__(self, broker: MemoryBroker, key: LogKey, start: Position | None) -> None:
         self._broker = broker
         self._key = key
-        self._start = start
         self._next = 0 if start is None else int(start)
         self._checked = False
         self._is_closed = False
@@ -116,27 +99,23 @@ class MemoryReader:
 
     def end(self) -> Future[Position]:
         """See `Reader.end`."""
-        broker = self._broker
         self._require_open()
-        with broker.lock:
-            if broker.down:
-                return failed(BackendUnavailableError("the memory broker is down"))
-            unknown = broker.unknown_group(self._key[0])
-            return failed(unknown) if unknown is not None else resolved(broker.end_of(self._key))
+        with self._broker.lock:
+            error = self._failure()
+            return failed(error) if error is not None else resolved(self._broker.end_of(self._key))
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """See `Reader.read`."""
         self._require_open()
         broker = self._broker
         with broker.lock:
-            if broker.down:
-                raise BackendUnavailableError("the memory broker is down")
-            unknown = broker.unknown_group(self._key[0])
-            if unknown is not None:
-                raise unknown
+            error = self._failure()
+            if error is not None:
+                raise error
             log = broker._logs[self._key]  # noqa: SLF001 - one module, two sides of one connection
-            if not self._checked:
-                self._check_start(log)
+            if not self._checked and log.first > self._next:
+                raise DataLossError(self._next, log.first)
+            self._checked = True
             is_at_end = not log.records or log.records[-1].position < self._next
             index = len(log.records) if is_at_end else log.index_of(self._next)
             count = min(count_max, len(log.records) - index)
@@ -146,12 +125,6 @@ class MemoryReader:
             if index + len(records) == len(log.records):
                 self._next = max(self._next, broker.end_of(self._key))
             return records
-
-    def _check_start(self, log: Log) -> None:
-        asked = self._next
-        if log.first > asked:
-            raise DataLossError(asked, log.first)
-        self._checked = True
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
         """See `Reader.fetch`."""
@@ -172,6 +145,11 @@ class MemoryReader:
     def close(self) -> None:
         """See `Reader.close`."""
         self._is_closed = True
+
+    def _failure(self) -> TxcoreError | None:
+        if self._broker.down:
+            return BackendUnavailableError("the memory broker is down")
+        return self._broker.unknown_group(self._key[0])
 
     def _require_open(self) -> None:
         if self._is_closed:

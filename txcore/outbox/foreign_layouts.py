@@ -46,13 +46,14 @@ class Layout:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            for name in self._names(each.name):
+            for name in self.names(each.name):
                 if not _NAME.fullmatch(name):
                     raise ConfigError(
                         f"{each.name}={getattr(self, each.name)!r}: {name!r} is not a column name", key=each.name
                     )
 
-    def _names(self, field: str) -> list[str]:
+    def names(self, field: str) -> list[str]:
+        """Return the columns that the value of *field* names."""
         value: str = getattr(self, field)
         if field == "topic":
             return _PLACE.findall(value) if "{" in value else [value]
@@ -61,18 +62,8 @@ class Layout:
     @property
     def columns(self) -> list[str]:
         """Every column that is read, once."""
-        wanted = [name for field in ("id", "topic", "body", "key", "headers", "copied") for name in self._names(field)]
+        wanted = [name for field in ("id", "topic", "body", "key", "headers", "copied") for name in self.names(field)]
         return list(dict.fromkeys(wanted))
-
-    @property
-    def copied_columns(self) -> list[str]:
-        """The columns that become headers."""
-        return self._names("copied")
-
-    @property
-    def order_columns(self) -> list[str]:
-        """The columns that order the rows."""
-        return self._names("order")
 
     def topic_of(self, row: Mapping[str, object]) -> str:
         """Return the topic of a row."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, text
 
@@ -29,7 +29,7 @@ from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.schema import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from txcore.outbox.foreign_layouts import Layout
 
@@ -37,12 +37,11 @@ LOOK_AHEAD: Final = 4
 """Number of batch sizes that are read, in case the first rows belong to resting lanes."""
 
 
-class _Held:
+class _Held(NamedTuple):
     """A connection with the table's lock, and the ids of the rows in the table's own form."""
 
-    def __init__(self, connection: Connection, ids: dict[bytes, Any]) -> None:
-        self.connection = connection
-        self.ids = ids
+    connection: Connection
+    ids: dict[bytes, Any]
 
 
 class OutboxTable:
@@ -65,7 +64,7 @@ class OutboxTable:
         self._table = table
         self._layout = layout
         quote = engine.dialect.identifier_preparer.quote
-        self._column = {name: quote(name) for name in (*layout.columns, *layout.order_columns, layout.done) if name}
+        self._column = {name: quote(name) for name in (*layout.columns, *layout.names("order"), layout.done) if name}
         self._lock_name = "txcore_" + hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
 
     def join(self) -> None:
@@ -73,21 +72,16 @@ class OutboxTable:
 
     def take(self, group: str, resting: Collection[int], row_max: int) -> Taken | None:  # noqa: ARG002 - the port's
         """See `MessageTable.take`."""
-        try:
+        with self._translated(), ExitStack() as at_end:
             connection = self._engine.connect()
-        except Exception as error:
-            raise self._unavailable(error) from error
-        try:
+            at_end.callback(self._end, connection)
             if self._lock(connection):
                 found = self._read(connection, row_max * LOOK_AHEAD)
                 rows = [row for row, _ in found if row.lane not in resting][:row_max]
                 if rows:
+                    at_end.pop_all()
                     ids = {row.transaction_id: identity for row, identity in found}
-                    return Taken((), rows, is_full=len(found) > len(rows), hold=_Held(connection, ids))
-            self._end(connection)
-        except Exception as error:
-            self._end(connection)
-            raise self._unavailable(error) from error
+                    return Taken((), rows, _Held(connection, ids))
         return None
 
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:  # noqa: ARG002
@@ -95,15 +89,12 @@ class OutboxTable:
         held: _Held = taken.hold
         name, done = self._column[self._layout.id], self._layout.done
         change = f"UPDATE {self._table} SET {self._column[done]} = 1" if done else f"DELETE FROM {self._table}"  # noqa: S608
-        try:
+        with self._translated(), ExitStack() as at_end:
+            at_end.callback(self._end, held.connection)
             if sent:
                 ids = [{"id": held.ids[row.transaction_id]} for row in sent]
                 held.connection.execute(text(f"{change} WHERE {name} = :id"), ids)
             held.connection.commit()
-        except Exception as error:
-            raise self._unavailable(error) from error
-        finally:
-            self._end(held.connection)
 
     def drop(self, taken: Taken) -> None:
         """See `MessageTable.drop`."""
@@ -141,7 +132,7 @@ class OutboxTable:
     def _read(self, connection: Connection, row_max: int) -> list[tuple[TableRow, Any]]:
         layout = self._layout
         columns = ", ".join(self._column[name] for name in layout.columns)
-        order = ", ".join(self._column[name] for name in layout.order_columns)
+        order = ", ".join(self._column[name] for name in layout.names("order"))
         open_only = ""
         if layout.done:
             done = self._column[layout.done]
@@ -155,7 +146,7 @@ class OutboxTable:
     def _row(self, row: Mapping[str, Any]) -> tuple[TableRow, Any]:
         layout, identity = self._layout, row[self._layout.id]
         headers: dict[str, Any] = _headers(row[layout.headers]) if layout.headers else {}
-        headers |= {name: str(row[name]) for name in layout.copied_columns}
+        headers |= {name: str(row[name]) for name in layout.names("copied")}
         key = row[layout.key] if layout.key else None
         message = TargetMessage(
             layout.topic_of(row), None if key is None else _bytes(key), _bytes(row[layout.body]), headers
@@ -172,8 +163,12 @@ class OutboxTable:
         with suppress(Exception):
             connection.close()
 
-    def _unavailable(self, error: Exception) -> BackendUnavailableError:
-        return BackendUnavailableError(f"the outbox table's database: {failure_of(error, self._secret)}")
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise BackendUnavailableError(f"the outbox table's database: {failure_of(error, self._secret)}") from error
 
 
 def _uuid_of(identity: Any) -> bytes:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from txcore.sqlfence.border import POSTGRESQL
 from txcore.sqlfence.connections import family_of
 from txcore.sqlfence.messages import channel_of
@@ -29,26 +27,25 @@ class Bell:
     """A connection of its own that listens for one group. One thread at a time."""
 
     def __init__(self, engine: Engine, tables: Tables, group: str) -> None:
-        #: No producer can ring here: another database, or a driver without notifications.
-        self.is_silent = family_of(engine.dialect.name) != POSTGRESQL or engine.dialect.driver != "psycopg"
+        #: Whether producers can ring: not in other databases, nor with a driver without notifications.
+        self.can_ring = family_of(engine.dialect.name) == POSTGRESQL and engine.dialect.driver == "psycopg"
         self._engine = engine
         self._channel = channel_of(tables, group)
         self._driver: Any = None
 
-    def wait(self, seconds: float, is_over: Callable[[], bool]) -> bool:
-        """Return True when a producer rang, False after *seconds*, at *is_over*, or when the connection broke."""
+    def wait(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Wait until a producer rings, *seconds* have passed, *is_over*, or the connection breaks."""
         left_s = seconds
         try:
             if self._driver is None:
                 self._listen()
-                return True  # A ring before the listening began is found by looking at the table once more.
+                return  # A ring before the listening began is found by looking at the table once more.
             while left_s > 0 and not is_over():
                 if any(True for _ in self._driver.notifies(timeout=min(left_s, SLICE_S), stop_after=1)):
-                    return True
+                    return
                 left_s -= SLICE_S
         except Exception:  # noqa: BLE001 - the next wait makes a new bell; polling continues without it
             self.close()
-        return False
 
     def close(self) -> None:
         """Stop listening; idempotent."""
@@ -58,13 +55,8 @@ class Bell:
                 driver.close()
 
     def _listen(self) -> None:
-        connection = self._engine.connect()
-        try:
-            driver: Any = connection.connection.driver_connection
-            connection.detach()
-            driver.autocommit = True
-            driver.execute(f"LISTEN {self._channel}")
-        except (SQLAlchemyError, AttributeError):
-            connection.close()
-            raise
-        self._driver = driver
+        connection = self._engine.raw_connection()
+        self._driver = connection.driver_connection
+        connection.detach()
+        self._driver.autocommit = True
+        self._driver.execute(f"LISTEN {self._channel}")

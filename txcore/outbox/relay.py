@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BackendNotInstalledError, BackendUnavailableError, TransactionStateError, TxcoreError
+from txcore.errors import BackendNotInstalledError, BackendUnavailableError, TransactionStateError
 from txcore.outbox.relay_steps import BatchReport, RelayContext, RelayLimits, Rest, relay_batch
 from txcore.port import Backend
 from txcore.runtime import instrumentation as names
-from txcore.runtime.flow_loop import Loop, Task
+from txcore.runtime.flow_loop import Loop
 from txcore.runtime.instrumentation import Reporter
 
 try:
@@ -203,9 +203,6 @@ class Relay:
                 self._stats = replace(self._stats, trouble=str(error))
                 self._stop.wait(self._limits.retry_max_s)
                 continue
-            except TxcoreError as error:
-                self._wait_out(repr(error))
-                continue
             except Exception as error:  # noqa: BLE001 - a driver's own error must not end the relay for good
                 self._wait_out(repr(error))
                 continue
@@ -229,12 +226,9 @@ class Relay:
     def _batch(self) -> BatchReport:
         context = self._joined()
         loop = Loop(self._backend, self._clock)
-        ended: list[Task] = []
-        loop.spawn(relay_batch(context), ended.append)
+        task = loop.spawn(relay_batch(context))
         loop.run_all()
-        if ended[0].error is not None:
-            raise ended[0].error
-        report: BatchReport = ended[0].result
+        report: BatchReport = task.result
         stats = self._stats
         self._stats = replace(
             stats,
@@ -270,9 +264,7 @@ class Relay:
         if not self._trouble.count:
             self._report.event(names.RELAY_ERROR, group=self._group, error=trouble)
         self._stats = replace(self._stats, trouble=trouble)
-        pause_s = min(self._limits.retry_s * 2 ** min(self._trouble.count, 20), self._limits.outage_max_s)
-        self._trouble.count += 1
-        self._stop.wait(pause_s)
+        self._stop.wait(self._trouble.next_s(self._limits.retry_s, self._limits.outage_max_s))
 
     def _idle(self, pause_s: float, *, is_calm: bool) -> None:
         if is_calm and pause_s >= RING_FROM_S and self.table.can_ring:

@@ -7,7 +7,6 @@ before it is confirmed: the rows of a relay that dies are sent again, with the s
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -72,6 +71,11 @@ class Rest:
     until_s: float = 0.0
     count: int = 0
 
+    def next_s(self, first_s: float, longest_s: float) -> float:
+        """Return the next pause, in seconds: *first_s* at first, then twice the one before, up to *longest_s*."""
+        self.count += 1
+        return min(first_s * 2.0 ** min(self.count - 1, 20), longest_s)
+
 
 @dataclass(slots=True)
 class RelayContext:
@@ -104,7 +108,6 @@ class BatchReport:
     Attributes:
         taken: Rows of the batch; 0 when there was nothing to do or all waiting rows are in resting lanes.
         uncertain: Messages without a certain answer: the broker is down or slow.
-        is_full: The table had more rows.
     """
 
     taken: int = 0
@@ -112,26 +115,18 @@ class BatchReport:
     refused: int = 0
     parked: int = 0
     uncertain: int = 0
-    is_full: bool = False
 
 
+@dataclass(slots=True)
 class _Work:
-    """One batch in progress."""
+    """One batch in progress; `left` of its flows have not ended."""
 
-    def __init__(self, lane_count: int, until_s: float) -> None:
-        self.until_s = until_s
-        self.sent: list[TableRow] = []
-        self.refused: list[Refused] = []
-        self.uncertain = 0
-        self.left = lane_count
-        self.done: Future[None] = Future()
-        self.done.set_running_or_notify_cancel()
-
-    def end_lane(self) -> None:
-        """Record that one lane is finished; the last one ends the wait."""
-        self.left -= 1
-        if not self.left:
-            self.done.set_result(None)
+    left: int
+    until_s: float
+    sent: list[TableRow] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    uncertain: int = 0
+    done: Future[None] = field(default_factory=Future)
 
 
 def relay_batch(context: RelayContext) -> Flow[BatchReport]:
@@ -144,28 +139,22 @@ def relay_batch(context: RelayContext) -> Flow[BatchReport]:
     resting = {lane for lane, rest in context.resting.items() if rest.until_s > now_s}
     row_max = PROBE_ROWS if context.is_probing else context.limits.row_max
     taken: Taken | None = yield Call(context.table.take, (context.group, resting, row_max))
-    if context.newer and not (taken and taken.is_full):
-        waiting = resting.union(row.lane for row in taken.rows) if taken else resting
-        for lane in context.newer.keys() - waiting:
+    if taken is None:  # only resting lanes have rows
+        for lane in context.newer.keys() - resting:
             del context.newer[lane]  # another relay has sent it
-    if taken is None:
         return BatchReport()
     work = None
     try:
-        if taken.rows:
-            work = yield from _publish(context, taken.rows)
+        work = yield from _publish(context, taken.rows)
     finally:
         if work is None or not (work.sent or work.refused):
             context.table.drop(taken)
-    report = BatchReport(len(taken.rows), is_full=taken.is_full)
-    if work is not None:
-        report.uncertain = work.uncertain
-        context.is_probing = bool(work.uncertain and not work.sent)
-        if work.sent or work.refused:
-            yield Call(context.table.settle, (taken, work.sent, work.refused))
-            report.sent, report.refused = len(work.sent), len(work.refused)
-            report.parked = sum(each.is_parked for each in work.refused)
-            context.report.event(names.RELAY_SENT, group=context.group, count=report.sent)
+    context.is_probing = bool(work.uncertain and not work.sent)
+    parked = sum(each.is_parked for each in work.refused)
+    report = BatchReport(len(taken.rows), len(work.sent), len(work.refused), parked, work.uncertain)
+    if report.sent or report.refused:
+        yield Call(context.table.settle, (taken, work.sent, work.refused))
+        context.report.event(names.RELAY_SENT, group=context.group, count=report.sent)
     return report
 
 
@@ -173,12 +162,21 @@ def _publish(context: RelayContext, rows: Sequence[TableRow]) -> Flow[_Work]:
     lanes: dict[int, deque[TableRow]] = {}
     for row in rows:
         lanes.setdefault(row.lane, deque()).append(row)
-    work = _Work(len(lanes), context.clock.elapsed_s() + context.limits.batch_s)
-    heads = iter(lanes.values())
-    while some := [*itertools.islice(heads, context.together_max)]:
-        yield Spawn(_send_heads(context, work, some))
+    all_lanes, together_max = [*lanes.values()], context.together_max
+    starts = range(0, len(all_lanes), together_max)
+    work = _Work(len(starts), context.clock.elapsed_s() + context.limits.batch_s)
+    for start in starts:
+        yield Spawn(_send_lanes(context, work, all_lanes[start : start + together_max]))
     yield work.done
     return work
+
+
+def _send_lanes(context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]]) -> Flow[None]:
+    """Send the rows of these lanes; the last flow of the batch ends the wait."""
+    yield from _send_heads(context, work, lanes)
+    work.left -= 1
+    if not work.left:
+        work.done.set_result(None)
 
 
 def _send_heads(context: RelayContext, work: _Work, lanes: Sequence[deque[TableRow]]) -> Flow[None]:
@@ -186,9 +184,7 @@ def _send_heads(context: RelayContext, work: _Work, lanes: Sequence[deque[TableR
     going, resolutions = [], []
     for rows in lanes:
         resolution = _first_resolution(context, work, rows)
-        if resolution is None:
-            work.end_lane()
-        else:
+        if resolution is not None:
             going.append(rows)
             resolutions.append(resolution)
     if resolutions:
@@ -205,8 +201,6 @@ def _continued(
         rows = lanes[index]
         if _is_through(context, work, rows.popleft(), outcome) and rows and not is_late:
             onward.append(rows)
-        else:
-            work.end_lane()
     return _send_heads(context, work, onward) if onward else None
 
 
@@ -279,6 +273,4 @@ def _rest(context: RelayContext, lane: int) -> None:
     if len(context.resting) >= RESTING_MAX:
         context.resting.clear()
     rest = context.resting.setdefault(lane, Rest())
-    pause_s = min(context.limits.retry_s * 2 ** min(rest.count, 20), context.limits.retry_max_s)
-    rest.count += 1
-    rest.until_s = context.clock.elapsed_s() + pause_s
+    rest.until_s = context.clock.elapsed_s() + rest.next_s(context.limits.retry_s, context.limits.retry_max_s)

@@ -21,15 +21,11 @@ RESTING_MAX: Final = 500
 NAMED_MAX: Final = 200
 """Most rows that a statement names by a parameter each."""
 
-_NOW_MS: Final = {
-    POSTGRESQL: "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
-    MYSQL: "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
-    SQLITE: "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
-}
-_CREATED_MS: Final = {
-    POSTGRESQL: "CAST(extract(epoch FROM min(created)) * 1000 AS bigint)",
-    MYSQL: "CAST(UNIX_TIMESTAMP(min(created)) * 1000 AS SIGNED)",
-    SQLITE: "CAST(round((julianday(min(created)) - 2440587.5) * 86400000) AS INTEGER)",
+_NOW: Final = {POSTGRESQL: "clock_timestamp()", MYSQL: "NOW(3)", SQLITE: "'now'"}
+_MS: Final = {
+    POSTGRESQL: "CAST(extract(epoch FROM {}) * 1000 AS bigint)",
+    MYSQL: "CAST(UNIX_TIMESTAMP({}) * 1000 AS SIGNED)",
+    SQLITE: "CAST(round((julianday({}) - 2440587.5) * 86400000) AS INTEGER)",
 }
 
 
@@ -65,7 +61,8 @@ class Slots:
         self._group = {"producer_group": group}
         self._owner = owner
         self._message, self._slot = dialect.tables.message, dialect.tables.slot
-        self._now_ms = _NOW_MS[dialect.family]
+        self._ms = _MS[dialect.family].format
+        self._now_ms = self._ms(_NOW[dialect.family])
         self._is_leased = dialect.family == SQLITE
 
     def create(self, border: Border) -> None:
@@ -91,16 +88,25 @@ class Slots:
         )
         return [int(row[0]) for row in border.rows(sql, self._group)]
 
-    def hold(self, border: Border, slots: Sequence[int], hold_ms: int) -> list[int]:
-        """Hold the free ones of *slots*, until the transaction's end or, on SQLite, for *hold_ms*."""
-        mine = f"WHERE producer_group = :producer_group AND slot IN ({_list(slots)})"
+    def hold(self, border: Border, slots: Sequence[int]) -> list[int]:
+        """Hold the free ones of *slots*, until the transaction's end; on SQLite the transaction itself holds them."""
         if self._is_leased:
-            lease = f"UPDATE {self._slot} SET owner = :owner, until_ms = {self._now_ms} + {int(hold_ms)} {mine}"  # noqa: S608
-            border.change(lease, self._group | {"owner": self._owner})
             return list(slots)
         # In the order of the primary key nothing is sorted, so no further row is locked on the way.
-        sql = f"SELECT slot FROM {self._slot} {mine} ORDER BY slot FOR UPDATE SKIP LOCKED"  # noqa: S608
+        sql = (
+            f"SELECT slot FROM {self._slot} WHERE producer_group = :producer_group AND slot IN ({_list(slots)}) "  # noqa: S608
+            "ORDER BY slot FOR UPDATE SKIP LOCKED"
+        )
         return [int(row[0]) for row in border.rows(sql, self._group)]
+
+    def lease(self, border: Border, slots: Sequence[int], hold_ms: int) -> None:
+        """On SQLite, hold *slots* for *hold_ms* after the transaction; elsewhere do nothing."""
+        if self._is_leased:
+            sql = (
+                f"UPDATE {self._slot} SET owner = :owner, until_ms = {self._now_ms} + {int(hold_ms)} "  # noqa: S608
+                f"WHERE producer_group = :producer_group AND slot IN ({_list(slots)})"
+            )
+            border.change(sql, self._group | {"owner": self._owner})
 
     def release(self, border: Border, slots: Sequence[int]) -> None:
         """End a lease of ours that is still in force; a lock ends with its transaction."""
@@ -142,9 +148,9 @@ class Slots:
 
     def delete(self, border: Border, rows: Sequence[TableRow]) -> None:
         """Delete the sent rows."""
-        at_once = max(len(rows), 1) if self.dialect.family == POSTGRESQL else NAMED_MAX
-        for chunk in _chunks(rows, at_once):
-            which, values = self._named(chunk)
+        count_max = max(len(rows), 1) if self.dialect.family == POSTGRESQL else NAMED_MAX
+        for start in range(0, len(rows), count_max):
+            which, values = self._named(rows[start : start + count_max])
             border.change(f"DELETE FROM {self._message} WHERE {which}", values)  # noqa: S608
 
     def note(self, border: Border, refused: Refused) -> None:
@@ -167,7 +173,7 @@ class Slots:
     def stats(self, border: Border) -> TableStats:
         """Count the rows."""
         sql = (
-            f"SELECT parked, count(*), {self._now_ms} - {_CREATED_MS[self.dialect.family]} FROM {self._message} "  # noqa: S608
+            f"SELECT parked, count(*), {self._now_ms} - {self._ms('min(created)')} FROM {self._message} "  # noqa: S608
             "WHERE producer_group = :producer_group GROUP BY parked"
         )
         found = {int(row[0]): (int(row[1]), max(int(row[2]), 0)) for row in border.rows(sql, self._group)}
@@ -188,25 +194,22 @@ class Slots:
 
     def resume(self, border: Border, transaction_id: bytes) -> int:
         """Retry the parked messages of a transaction, with tries counted from zero."""
-        sql = (
-            f"UPDATE {self._message} SET parked = 0, tries = 0 WHERE producer_group = :producer_group "  # noqa: S608
-            f"AND parked = 1 AND transaction_id = {self.dialect.place('id')}"
-        )
-        return border.change(sql, self._group | {"id": self.dialect.encode(transaction_id)})
+        return self._change_parked(border, transaction_id, "parked = 0, tries = 0", {})
 
     def drop(self, border: Border, transaction_id: bytes, reason: str) -> int:
         """Drop the parked messages of a transaction, for good; the reason precedes their targets' reasons."""
-        joined = {
-            MYSQL: "CONCAT(:reason, COALESCE(reason, ''))",
-            POSTGRESQL: "CAST(:reason AS text) || COALESCE(reason, '')",
-            SQLITE: ":reason || COALESCE(reason, '')",
-        }[self.dialect.family]
+        joined = "CAST(:reason AS text) || COALESCE(reason, '')"
+        if self.dialect.family == MYSQL:
+            joined = "CONCAT(:reason, COALESCE(reason, ''))"
+        values = {"reason": f"{reason[:REASON_MAX]}; it was parked for: "}
+        return self._change_parked(border, transaction_id, f"parked = {DROPPED}, reason = {joined}", values)
+
+    def _change_parked(self, border: Border, transaction_id: bytes, change: str, values: dict[str, Any]) -> int:
         sql = (
-            f"UPDATE {self._message} SET parked = {DROPPED}, reason = {joined} WHERE parked = 1 "  # noqa: S608
-            f"AND producer_group = :producer_group AND transaction_id = {self.dialect.place('id')}"
+            f"UPDATE {self._message} SET {change} WHERE producer_group = :producer_group "  # noqa: S608
+            f"AND parked = 1 AND transaction_id = {self.dialect.place('id')}"
         )
-        values = {"id": self.dialect.encode(transaction_id), "reason": f"{reason[:REASON_MAX]}; it was parked for: "}
-        return border.change(sql, self._group | values)
+        return border.change(sql, self._group | values | {"id": self.dialect.encode(transaction_id)})
 
     def _named(self, rows: Iterable[TableRow]) -> tuple[str, dict[str, Any]]:
         """Return the condition for *rows*: by number where that is the key, else by transaction id and index."""
@@ -227,7 +230,3 @@ class Slots:
 
 def _list(numbers: Iterable[int]) -> str:
     return ", ".join(str(int(number)) for number in numbers)
-
-
-def _chunks(rows: Sequence[TableRow], size: int) -> Iterable[Sequence[TableRow]]:
-    return (rows[start : start + size] for start in range(0, len(rows), size))

@@ -6,10 +6,9 @@ as soon as it dies. On SQLite, where that would lock out every producer, it take
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 
@@ -28,6 +27,7 @@ from txcore.sqlfence.schema import tables_named
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+Done = TypeVar("Done")
 SLOTS_MAX: Final = 16
 """Most slots that one relay holds at once, so that several relays share the work."""
 LOCK_TIMEOUT_S: Final = 2.0
@@ -41,20 +41,20 @@ class NoTableError(BackendUnavailableError):
 
 
 class _Held:
-    """An open transaction with the locks of slots."""
+    """A transaction with the locks of slots, and the statement that restores its connection's own settings."""
 
-    def __init__(self, connection: Connection, border: Border, undo: str) -> None:
+    def __init__(self, connection: Connection, border: Border) -> None:
         self.connection = connection
         self.border = border
-        self._undo = undo
+        self.undo = ""
 
     def end(self) -> None:
         """Return the connection to its pool; without a commit before, everything is rolled back."""
         with suppress(Exception):
             self.border.rollback()
         with suppress(Exception):
-            if self._undo:
-                self.border.outside(self._undo)
+            if self.undo:
+                self.border.outside(self.undo)
         with suppress(Exception):
             self.connection.close()
 
@@ -86,6 +86,7 @@ class SqlMessageTable:
         self._first = 0
         self._busy_takes = 0
         self._bell = Bell(engine, self._dialect.tables, group)
+        self.can_ring = self._bell.can_ring  #: Whether producers can wake a relay here.
 
     # The relay's side ------------------------------------------------------------------------------------------------
 
@@ -100,9 +101,10 @@ class SqlMessageTable:
     def take(self, group: str, resting: Collection[int], row_max: int) -> Taken | None:  # noqa: ARG002 - the port's
         """See `MessageTable.take`."""
         if self._dialect.family == SQLITE:
-            return self._lease(resting, row_max)
-        held = self._begin()
+            return self._transact(lambda border: self._taken(border, resting, row_max, None))
+        held = self._open()
         try:
+            held.undo = self._dialect.begin_work(held.border, LOCK_TIMEOUT_S) + self._bound(held.border)
             taken = self._taken(held.border, resting, row_max, held)
             if taken is not None and self._dialect.family == MYSQL:
                 # InnoDB shows unflushed commits; publishing those would announce messages whose commit a crash undoes.
@@ -117,20 +119,17 @@ class SqlMessageTable:
 
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:
         """See `MessageTable.settle`."""
+        held: _Held | None = taken.hold
 
         def action(border: Border) -> None:
             self._slots.delete(border, sent)
             for each in refused:
                 self._slots.note(border, each)
-
-        held: _Held | None = taken.hold
-        if held is None:
-
-            def settle(border: Border) -> None:
-                action(border)
+            if held is None:
                 self._slots.release(border, taken.slots)
 
-            self._transact(settle)
+        if held is None:
+            self._transact(action)
             return
         try:
             action(held.border)
@@ -147,11 +146,6 @@ class SqlMessageTable:
             return
         with suppress(BackendUnavailableError):
             self._transact(lambda border: self._slots.release(border, taken.slots))
-
-    @property
-    def can_ring(self) -> bool:
-        """Whether producers can wake a relay here."""
-        return not self._bell.is_silent
 
     def sleep(self, seconds: float, is_over: Callable[[], bool]) -> None:
         """Wait until a producer rings, *seconds* have passed, or *is_over*; raises nothing. Only where `can_ring`.
@@ -172,20 +166,15 @@ class SqlMessageTable:
 
     def stats(self) -> TableStats:
         """Count the waiting rows. Raises BackendUnavailableError."""
-        found: TableStats = self._transact(self._slots.stats)
-        return found
+        return self._transact(self._slots.stats)
 
     def parked(self, count_max: int = PARKED_MAX, *, is_dropped: bool = False) -> list[ParkedMessage]:
         """Return the parked messages, or the dropped ones. Raises BackendUnavailableError."""
-        found: list[ParkedMessage] = self._transact(
-            lambda border: self._slots.parked(border, count_max, is_dropped=is_dropped)
-        )
-        return found
+        return self._transact(lambda border: self._slots.parked(border, count_max, is_dropped=is_dropped))
 
     def resume(self, transaction_id: bytes) -> int:
         """Retry the parked messages of a transaction; returns their number. Raises BackendUnavailableError."""
-        count: int = self._transact(lambda border: self._slots.resume(border, transaction_id))
-        return count
+        return self._transact(lambda border: self._slots.resume(border, transaction_id))
 
     def give_up(self, transaction_id: bytes, why: str, by: str) -> int:
         """Drop the parked messages of a transaction for good; returns their number.
@@ -200,44 +189,28 @@ class SqlMessageTable:
             raise UsageError("say why the messages are dropped: the reason is kept with them")
         at = datetime.fromtimestamp(SystemClock().wall_ms() // 1000, UTC).isoformat()
         reason = f"dropped by {by} at {at}: {why.strip()}"
-        count: int = self._transact(lambda border: self._slots.drop(border, transaction_id, reason))
-        return count
+        return self._transact(lambda border: self._slots.drop(border, transaction_id, reason))
 
     # -----------------------------------------------------------------------------------------------------------------
 
     def _stay_awake(self, taken: Taken | None) -> None:
         """While there is much to do, let producers ring no more: a ring costs them time."""
-        self._busy_takes = 0 if taken is None or not taken.rows else self._busy_takes + 1
+        self._busy_takes = 0 if taken is None else self._busy_takes + 1
         if self._busy_takes == BUSY_TAKES and self.can_ring:
             with suppress(BackendUnavailableError):
                 self._transact(lambda border: self._slots.sleep(border, is_asleep=False))
 
-    def _lease(self, resting: Collection[int], row_max: int) -> Taken | None:
-        taken: Taken | None = self._transact(lambda border: self._taken(border, resting, row_max, None))
-        return taken
-
     def _taken(self, border: Border, resting: Collection[int], row_max: int, held: _Held | None) -> Taken | None:
         busy = sorted(self._slots.busy(border), key=lambda slot: (slot < self._first, slot))
         for start in range(0, len(busy), SLOTS_MAX):
-            slots = self._slots.hold(border, busy[start : start + SLOTS_MAX], round(self.hold_s * 1000))
-            if not slots:
-                continue
-            self._first = slots[-1] + 1
-            each_max = max(row_max // len(slots), 1)
+            slots = self._slots.hold(border, busy[start : start + SLOTS_MAX])
+            each_max = max(row_max // max(len(slots), 1), 1)
             rows = self._slots.page(border, slots, resting, each_max)
-            is_full = each_max in Counter(row.slot for row in rows).values()
-            return Taken(slots, rows, is_full or len(busy) > len(slots), held)
+            if rows:  # else all lanes of these slots rest, and there may be work in the next ones
+                self._slots.lease(border, slots, round(self.hold_s * 1000))
+                self._first = slots[-1] + 1
+                return Taken(slots, rows, held)
         return None
-
-    def _begin(self) -> _Held:
-        connection = self._connect()
-        try:
-            border = own_border(connection, self._dialect)
-            undo = self._dialect.begin_work(border, LOCK_TIMEOUT_S) + self._bound(border)
-        except BaseException as error:
-            connection.close()
-            raise self._translated(error) from error
-        return _Held(connection, border, undo)
 
     def _bound(self, border: Border) -> str:
         """Let the server end an idle transaction: a frozen relay must not keep its slots.
@@ -253,20 +226,22 @@ class SqlMessageTable:
             return ", SESSION wait_timeout = @txcore_wait"
         return ""
 
-    def _transact(self, action: Callable[[Border], Any]) -> Any:
-        with self._connect() as connection:
-            border = own_border(connection, self._dialect)
-            try:
-                outcome = transact(self._dialect, border, action, self._secret, LOCK_TIMEOUT_S)
-            except BackendUnavailableError as error:
-                raise self._translated(error.__cause__ or error) from error
+    def _transact(self, action: Callable[[Border], Done]) -> Done:
+        held = self._open()
+        try:
+            outcome: Any = transact(self._dialect, held.border, action, self._secret, LOCK_TIMEOUT_S)
+        except BackendUnavailableError as error:
+            raise self._translated(error.__cause__ or error) from error
+        finally:
+            held.end()
         if isinstance(outcome, Contended):
             raise BackendUnavailableError(f"the message table's database: {outcome.text}")
-        return outcome
+        return cast("Done", outcome)
 
-    def _connect(self) -> Connection:
+    def _open(self) -> _Held:
         try:
-            return self._engine.connect()
+            connection = self._engine.connect()
+            return _Held(connection, own_border(connection, self._dialect))
         except Exception as error:
             raise self._translated(error) from error
 

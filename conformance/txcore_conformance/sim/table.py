@@ -123,12 +123,15 @@ class SimRelayTable:
         table.world.at(HOLD_S, lambda: self._let_go(hold))
         self._compare(free)
         rows = self.visible(free, resting)[:row_max]
+        if not rows:  # all lanes of these slots rest
+            self._let_go(hold)
+            return None
         for row in rows:
             table.takes[row.transaction_id, row.index] += 1
             if table.takes[row.transaction_id, row.index] > 1:
                 table.world.causes[row.transaction_id] += 1
                 table.world.note("row taken again")
-        return Taken(free, rows, is_full=False, hold=hold)
+        return Taken(free, rows, hold)
 
     def visible(self, slots: Collection[int], resting: Collection[int]) -> list[TableRow]:
         """Return the rows of *slots* that a relay may see, oldest first."""

@@ -82,11 +82,11 @@ class World:
         self.graveyard: list[object] = []
         self.silent_until_s: dict[tuple[LogKind, int], float] = {}
         self.has_final_op: Callable[[bytes], bool] = lambda _: False
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._sequence = itertools.count()
         self.broker = MemoryBroker(profile, clock=SimClock(self), faults=SimFaults(self), schedule=self.at)
 
-    def at(self, delay_s: float, action: Callable[[], None]) -> None:
+    def at(self, delay_s: float, action: Callable[[], object]) -> None:
         """Run *action* after *delay_s*."""
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._sequence), action))
 

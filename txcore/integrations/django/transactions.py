@@ -21,42 +21,33 @@ from txcore.results import EndResult
 
 
 class Outgoing:
-    """The messages of one block."""
+    """The messages of one block.
+
+    Attributes:
+        transaction_id: The 16 bytes that identify the transaction everywhere.
+        result: The result of the end; None before it, or when nothing was published.
+    """
 
     def __init__(self, core: Transaction) -> None:
         self._core = core
-        self._count = 0
-        self._result: EndResult | None = None
-
-    @property
-    def transaction_id(self) -> bytes:
-        """The 16 bytes that identify the transaction everywhere."""
-        return self._core.transaction_id
-
-    @property
-    def result(self) -> EndResult | None:
-        """The result of the end; None before it, or when nothing was published."""
-        return self._result
-
-    @property
-    def has_messages(self) -> bool:
-        """Whether a message was published."""
-        return self._count > 0
+        self._has_messages = False
+        self.transaction_id = core.transaction_id
+        self.result: EndResult | None = None
 
     def publish(self, message: Message) -> None:
         """Add a message; any number, any topics. See `Transaction.publish` for the errors."""
         self._core.publish(message)
-        self._count += 1
+        self._has_messages = True
 
     def prepare(self, connection: Any) -> None:
         """Make the half durable in the open transaction of *connection*, if a message was published."""
-        if self.has_messages:
+        if self._has_messages:
             self._core.prepare(connection)
 
     def release(self) -> None:
         """Publish the targets after the COMMIT, if there are any."""
-        if self.has_messages:
-            self._result = release(self._core)
+        if self._has_messages:
+            self.result = release(self._core)
 
 
 @contextmanager
