@@ -32,7 +32,7 @@ class Consent(enum.Enum):
     AGREES = "agrees"  #: it says the same, so it decides
     ABSTAINS = "abstains"  #: no row is there or can come, and the half needs none: the operator speaks for the listener
     OBJECTS = "objects"  #: only an override goes against it
-    FORBIDS = "forbids"  #: the messages are in the message table, whose relay delivers them
+    FORBIDS = "forbids"  #: the messages went into the message table, whose relay delivers them or has sent them
 
 
 def ruling_on(journey: Journey, kind: OpKind, *, override: bool) -> tuple[Ruling, str]:
@@ -71,7 +71,7 @@ def consent_of(answer: FenceAnswer, kind: OpKind, *, fence_decides: bool) -> Con
     """
     if answer is FenceAnswer.ROLLBACK and not fence_decides:
         return Consent.ABSTAINS
-    if answer is FenceAnswer.VIA_TABLE:
+    if answer in {FenceAnswer.VIA_TABLE, FenceAnswer.SENT}:
         return Consent.FORBIDS
     return Consent.AGREES if answer.value == kind.name else Consent.OBJECTS
 

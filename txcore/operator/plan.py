@@ -80,6 +80,8 @@ OBJECTIONS: Final = {
     FenceAnswer.NO_ANSWER: "the database does not answer",
     FenceAnswer.PRUNED: "the fence's row may have been pruned, so there is no answer",
     FenceAnswer.FORCED: "an operator has forced it before",
+    FenceAnswer.VIA_TABLE: "it travels by the local message table, whose relay delivers it",
+    FenceAnswer.SENT: "it went by the local message table, whose relay has sent it",
 }
 """The reasons against a decision, by the fence's answer; for every other one its name."""
 _STEPS: Final = {Ruling.HOLDS: Step.ALREADY, Ruling.DISMISS: Step.ACT}
@@ -157,7 +159,7 @@ def _force(verb: Verb, journey: Journey, reading: FenceReading | None, *, overri
     if consent is Consent.AGREES:
         return Step.ACT, f"will {verb.words}, through the fence"
     if consent is Consent.FORBIDS:
-        return Step.REFUSED, "it travels by the local message table, whose relay delivers it"
+        return Step.REFUSED, why
     if override:
         return Step.ACT, f"will {verb.words} AGAINST THE FENCE: {why}"
     return Step.REFUSED, f"{why}; --override-fence goes against it"
