@@ -206,8 +206,9 @@ def _leak(t: Any, s: Thresholds) -> Any:
 
 
 def _phantom(t: Any, _: Thresholds) -> Any:
-    # An operator takes poison off the list with a ROLLBACK of a name that never had a half.
-    is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | (t.first_rollback >= t.first_commit)
+    # An operator takes an entry without a half off the list with a ROLLBACK, or with the COMMIT that is journaled.
+    is_unasked = (t.first_rollback >= t.first_commit) & (t.decided != 1)
+    is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | is_unasked
     has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
     # A target that came by the message table never needed a half.
     has_target = (t.targets > 0) & _is_by_half(t)

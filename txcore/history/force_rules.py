@@ -14,6 +14,13 @@ from txcore.ids import id_text
 from txcore.records import REASON_SIZE_MAX, Op, OpKind
 
 REASON_TEXT: Final = "a forced decision needs a reason; it is kept in the op log"
+DISMISS_TEXTS: Final = {
+    OpKind.ROLLBACK: "will take it off the list; its bytes stay in the logs",
+    OpKind.COMMIT: (
+        "will take it off the list and publish NOTHING: COMMIT is journaled, but the messages are gone with the half; "
+        "first publish by hand those that are not out"
+    ),
+}
 
 
 class Ruling(enum.Enum):
@@ -50,8 +57,8 @@ def ruling_on(journey: Journey, kind: OpKind, *, override: bool) -> tuple[Ruling
     decided = OpKind(journey.decided) if journey.decided else kind
     if decided is not kind:
         return Ruling.REFUSED, f"{decided.name} is journaled and messages may be out; it cannot be reversed"
-    if kind is OpKind.ROLLBACK and journey.is_dismissible:
-        return Ruling.DISMISS, "will take it off the list; its bytes stay in the logs"
+    if journey.is_dismissible and kind in {OpKind.ROLLBACK, journey.decided}:
+        return Ruling.DISMISS, DISMISS_TEXTS[kind]
     if journey.inner_half is not None:
         inner = id_text(journey.inner_half.transaction_id)
         return Ruling.REFUSED, f"it holds the half of {inner}; resume it, then decide that one"

@@ -157,7 +157,7 @@ class Operator:
             own = survey.find(half.transaction_id)
         record = next_of_inner(poison, own, self._by, reason)
         generation = self._append(record) if record is not None else max(own.generation if own else 0, 0)
-        result = self._dismiss(poison, f"resumed as {id_text(half.transaction_id)}: {reason}")
+        result = self._dismiss(poison, OpKind.ROLLBACK, f"resumed as {id_text(half.transaction_id)}: {reason}")
         if result.state is EndState.UNKNOWN:
             raise HalfUnknownError(
                 f"{id_text(half.transaction_id)} is resumed, but the entry of {id_text(poison.transaction_id)} may "
@@ -207,7 +207,8 @@ class Operator:
         Raises:
             UsageError: no reason given.
             TransactionStateError: a decision is journaled, so targets may be published: it can be neither overridden
-                nor reversed. Or it is poison: only a ROLLBACK takes effect, at once, and it is no longer parked.
+                nor reversed. Or there is no half: only a ROLLBACK takes effect, or the COMMIT that is journaled, at
+                once, and it is no longer parked.
             HalfRefusedError, HalfUnknownError: as for `resume`, where it is parked.
         """
         if not reason:
@@ -219,7 +220,7 @@ class Operator:
         if ruling is Ruling.REFUSED:
             raise TransactionStateError(f"{id_text(transaction_id)}: {text}")
         if ruling is Ruling.DISMISS:
-            return self._dismiss(journey, reason)
+            return self._dismiss(journey, kind, reason)
         generation = journey.generation
         if journey.is_parked:
             generation = self._append(next_generation(journey, self._by, reason))
@@ -228,12 +229,12 @@ class Operator:
         outcome = self._write(journey, op)
         return EndResult(EndState.UNKNOWN, transaction_id, None if outcome.status is Status.DURABLE else outcome.error)
 
-    def _dismiss(self, journey: Journey, reason: str) -> EndResult:
+    def _dismiss(self, journey: Journey, kind: OpKind, reason: str) -> EndResult:
         """Close the entry of a record that no owner works on: nothing of it can be published."""
         identity = journey.transaction_id
         generation = max(journey.discarded_generation, *(each.generation for each in journey.parked)) + 1
         at_ms, reason = self._clock.wall_ms(), reason[:REASON_SIZE_MAX]
-        op = Op(OpKind.ROLLBACK, identity, generation, self._by, at_ms, forced=Forced.YES, reason=reason)
+        op = Op(kind, identity, generation, self._by, at_ms, forced=Forced.YES, reason=reason)
         outcome = self._write(journey, op, closed_record(identity, generation, self._by, at_ms))
         states = {Status.DURABLE: EndState.ACCEPTED, Status.SUPERSEDED: EndState.ALREADY_DONE}
         return EndResult(states.get(outcome.status, EndState.UNKNOWN), identity, outcome.error)

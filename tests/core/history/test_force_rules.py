@@ -45,6 +45,8 @@ def journey(*, final=0, decided=0, code="", body=b""):
         (journey(code=ParkCode.LOST), ROLLBACK, True, Ruling.DISMISS),
         (journey(code=ParkCode.LOST, decided=ROLLBACK), ROLLBACK, True, Ruling.DISMISS),
         (journey(code=ParkCode.LOST, decided=COMMIT), ROLLBACK, False, Ruling.REFUSED),
+        (journey(code=ParkCode.LOST, decided=COMMIT), COMMIT, False, Ruling.DISMISS),
+        (journey(code=ParkCode.LOST, decided=ROLLBACK), COMMIT, False, Ruling.REFUSED),
         (journey(code=ParkCode.POISON, body=b"\xc1"), ROLLBACK, False, Ruling.DISMISS),
         (journey(code=ParkCode.POISON, body=b"\xc1"), COMMIT, False, Ruling.REFUSED),
         (journey(code=ParkCode.POISON, body=wire.encode_half(half())), ROLLBACK, False, Ruling.REFUSED),
