@@ -30,11 +30,6 @@ CHECKS: Final[dict[str, tuple[Check[DatabaseSubject], ...]]] = {
     MYSQL: doctor_mysql.CHECKS,
     SQLITE: doctor_sqlite.CHECKS,
 }
-ID_TYPES: Final = {
-    POSTGRESQL: doctor_postgresql.ID_TYPE,
-    MYSQL: doctor_mysql.ID_TYPE,
-    SQLITE: doctor_sqlite.ID_TYPE,
-}
 
 
 def database_examination(
@@ -75,7 +70,7 @@ def database_examination(
         if not isinstance(database, Engine):
             engine.dispose()
 
-    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), ID_TYPES[family], mode, undecided)
+    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), mode, undecided)
     return Examination(CHECKS[family], subject, close)
 
 

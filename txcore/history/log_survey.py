@@ -257,12 +257,12 @@ class Survey:
             self._awaited[partition] = nonce
             marks.append(self._backend.mark(self._group, partition, Op(OpKind.TICK, nonce, 0, self._by, now_ms)))
         for mark in marks:
-            outcome = wait_for(mark, self._timeout_s)
+            outcome = wait_for(self._backend, mark, self._timeout_s)
             if outcome.status is not Status.DURABLE:
                 raise outcome.error or BackendTimeoutError(f"the op logs of group {self._group!r} accept no records")
 
     def _checkpoint(self, partition: int) -> Checkpoint | None:
-        return wait_for(self._backend.load_checkpoint(self._group, partition), self._timeout_s)
+        return wait_for(self._backend, self._backend.load_checkpoint(self._group, partition), self._timeout_s)
 
     def _open(self, kind: LogKind, partition: int, start: Position | None) -> _Log:
         return _Log(kind, partition, self._reader(kind, partition, start))
@@ -293,20 +293,23 @@ def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -
         ConfigError: it exists with settings that the broker refuses.
     """
     try:
-        wait_for(backend.load_checkpoint(group, 0), timeout_s)
+        wait_for(backend, backend.load_checkpoint(group, 0), timeout_s)
     except ConfigError as error:
         raise UsageError(f"this broker has no group {group!r}; `txcore topics create` creates it") from error
-    return wait_for(backend.ensure_group(group), timeout_s)
+    return wait_for(backend, backend.ensure_group(group), timeout_s)
 
 
-def wait_for(future: Future[T], timeout_s: float) -> T:
-    """Return the result of a control call.
+def wait_for(backend: Backend, future: Future[T], timeout_s: float) -> T:
+    """Return the result of a control call, and poll a backend that makes progress only then.
 
     Raises:
         BackendTimeoutError: it did not come in time.
     """
+    deadline_s = time.monotonic() + timeout_s
+    while backend.capabilities.polled and not future.done() and time.monotonic() < deadline_s:
+        backend.poll(POLL_S)
     try:
-        return future.result(timeout_s)
+        return future.result(max(0.0, deadline_s - time.monotonic()))
     except TimeoutError as error:
         raise BackendTimeoutError(f"the broker did not answer within {timeout_s:g} s") from error
 
