@@ -10,7 +10,7 @@ import threading
 from collections import defaultdict
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -67,14 +67,14 @@ class PartitionView:
     halves: tuple[Aged, ...]
 
 
+@dataclass
 class PortSubject:
     """One group of one opened backend. The times and the logs' contents are read once, and again after a failure."""
 
-    def __init__(self, backend: Backend, request: Request, clock: Clock, randomness: Randomness) -> None:
-        self.backend = backend
-        self.request = request
-        self.clock = clock
-        self.randomness = randomness
+    backend: Backend
+    request: Request
+    clock: Clock
+    randomness: Randomness = field(default_factory=system_randomness)
 
     def tick(self) -> bytes:
         """Append a TICK to the first partition, verify that it is stored, and return its name.
@@ -100,7 +100,25 @@ class PortSubject:
         Raises:
             TxcoreError: they cannot be appended or read.
         """
-        return _probe(self)
+        clock = self.clock
+        append_s: list[float] = []
+        read_back_s: list[float] = []
+        skews: list[tuple[float, float]] = []
+        checkpoint = self.wait(self.backend.load_checkpoint(self.request.group, 0))
+        with closing(_Tail(self, checkpoint.op if checkpoint else None)) as reader:
+            reader.until(self.tick())  # earlier records are read now
+            started_s = clock.elapsed_s()
+            while len(append_s) < PROBE_COUNT_MAX and clock.elapsed_s() - started_s < PROBE_TIME_MAX_S:
+                wall_ms, begun_s = clock.wall_ms(), clock.elapsed_s()
+                nonce = self.tick()
+                append_s.append(clock.elapsed_s() - begun_s)
+                appended_ms = reader.until(nonce)
+                read_back_s.append(clock.elapsed_s() - begun_s)
+                if appended_ms is not None:
+                    half_s = append_s[-1] / 2
+                    skews.append((half_s * 1000 + 1, appended_ms - wall_ms - half_s * 1000))
+        error_ms, skew_ms = min(skews, default=(0.0, None))
+        return Probe(tuple(sorted(append_s)), tuple(sorted(read_back_s)), skew_ms, error_ms)
 
     @cached_property
     def views(self) -> list[PartitionView]:
@@ -109,7 +127,24 @@ class PortSubject:
         Raises:
             TxcoreError: the logs cannot be read.
         """
-        return _views(self)
+        halves: defaultdict[int, dict[bytes, None]] = defaultdict(dict)  # ids in log order
+        survey = Survey(
+            self.backend,
+            self.request.group,
+            clock=self.clock,
+            randomness=self.randomness,
+            by=AUTHOR,
+            from_checkpoint=True,
+            on_half=lambda half, _: halves[half.partition].setdefault(half.transaction_id),
+        )
+        with closing(survey):
+            survey.catch_up()
+            journeys = {journey.transaction_id: journey for journey in survey.journeys()}
+        now_ms = self.clock.wall_ms() + round(self.probe.skew_ms or 0)
+        return [
+            PartitionView(p, checkpoint is not None, tuple(_aged(journeys[identity], now_ms) for identity in halves[p]))
+            for p, checkpoint in survey.checkpoints.items()
+        ]
 
     def undecided(self) -> dict[bytes, bytes]:
         """Return the undecided halves, and which database each names; none where the logs could not be read."""
@@ -120,12 +155,9 @@ class PortSubject:
         return {each.transaction_id: each.half.database for each in halves if each.is_pending and each.half is not None}
 
 
-def port_examination(
-    backend: Backend, request: Request, clock: Clock | None = None, randomness: Randomness | None = None
-) -> Examination[PortSubject]:
+def port_examination(backend: Backend, request: Request, clock: Clock | None = None) -> Examination[PortSubject]:
     """Return the checks on an opened backend; the caller closes the backend."""
-    subject = PortSubject(backend, request, clock or SystemClock(), randomness or system_randomness())
-    return Examination(CHECKS, subject, lambda: None)
+    return Examination(CHECKS, PortSubject(backend, request, clock or SystemClock()), lambda: None)
 
 
 # -- the checks ---------------------------------------------------------------------------------------------------
@@ -253,26 +285,6 @@ CHECKS: Final = (
 # -- measuring ----------------------------------------------------------------------------------------------------
 
 
-def _probe(subject: PortSubject) -> Probe:
-    clock, append_s, read_back_s = subject.clock, list[float](), list[float]()
-    skews: list[tuple[float, float]] = []
-    checkpoint = subject.wait(subject.backend.load_checkpoint(subject.request.group, 0))
-    with closing(_Tail(subject, checkpoint.op if checkpoint else None)) as reader:
-        reader.until(subject.tick())  # earlier records are read now
-        started_s = clock.elapsed_s()
-        while len(append_s) < PROBE_COUNT_MAX and clock.elapsed_s() - started_s < PROBE_TIME_MAX_S:
-            wall_ms, begun_s = clock.wall_ms(), clock.elapsed_s()
-            nonce = subject.tick()
-            append_s.append(clock.elapsed_s() - begun_s)
-            appended_ms = reader.until(nonce)
-            read_back_s.append(clock.elapsed_s() - begun_s)
-            if appended_ms is not None:
-                half_s = append_s[-1] / 2
-                skews.append((half_s * 1000 + 1, appended_ms - wall_ms - half_s * 1000))
-    error_ms, skew_ms = min(skews, default=(0.0, None))
-    return Probe(tuple(sorted(append_s)), tuple(sorted(read_back_s)), skew_ms, error_ms)
-
-
 class _Tail:
     """A reader of the first partition's op log that follows its own marks."""
 
@@ -310,27 +322,6 @@ class _Tail:
     def close(self) -> None:
         """Stop reading."""
         self._reader.close()
-
-
-def _views(subject: PortSubject) -> list[PartitionView]:
-    halves: defaultdict[int, dict[bytes, None]] = defaultdict(dict)  # ids in log order
-    survey = Survey(
-        subject.backend,
-        subject.request.group,
-        clock=subject.clock,
-        randomness=subject.randomness,
-        by=AUTHOR,
-        from_checkpoint=True,
-        on_half=lambda half, _: halves[half.partition].setdefault(half.transaction_id),
-    )
-    with closing(survey):
-        survey.catch_up()
-        journeys = {journey.transaction_id: journey for journey in survey.journeys()}
-    now_ms = subject.clock.wall_ms() + round(subject.probe.skew_ms or 0)
-    return [
-        PartitionView(p, checkpoint is not None, tuple(_aged(journeys[identity], now_ms) for identity in halves[p]))
-        for p, checkpoint in survey.checkpoints.items()
-    ]
 
 
 def _aged(journey: Journey, now_ms: int) -> Aged:

@@ -25,6 +25,7 @@ from txcore.sqlfence.connections import border_of, family_of
 from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.messages import enqueue
+from txcore.sqlfence.runners import own_border
 from txcore.sqlfence.schema import LOWEST_ID, SCHEMA_VERSION
 
 Steps = Sequence[tuple[str, Callable[[Border], object]]]
@@ -227,9 +228,7 @@ def _tried(subject: DatabaseSubject, steps: Steps, grant: str) -> Finding | None
     """Run *steps* in one transaction that is rolled back; return the refusal, or None."""
     dialect = subject.dialect
     with subject.engine.connect() as connection:
-        if dialect.own_isolation is not None:
-            connection = connection.execution_options(isolation_level=dialect.own_isolation)  # noqa: PLW2901
-        border, undo, doing = border_of(connection), "", "opening a transaction"
+        border, undo, doing = own_border(connection, dialect), "", "opening a transaction"
         try:
             undo = dialect.begin_work(border, LOCK_TIMEOUT_S)
             for doing, step in steps:  # noqa: B007 - named in the finding
