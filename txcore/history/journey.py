@@ -96,6 +96,11 @@ class Journey:
         return not self.final and is_open and self.discarded_generation >= self.generation
 
     @property
+    def parked_as(self) -> Parked | None:
+        """The record of its parking; None where it is not parked, or retention has removed the record."""
+        return self.parked[-1] if self.is_parked and self.parked else None
+
+    @property
     def is_newer(self) -> bool:
         """Whether its newest copy was written by a newer txcore, so that this one cannot judge it."""
         return self.newer_generation > (self.half.generation if self.half is not None else -1)

@@ -42,10 +42,8 @@ def is_newer(parked: Parked) -> bool:
     """Return whether a parked record holds a half that a newer txcore wrote."""
     try:
         wire.decode_half(parked.half)
-    except NewerRecordError:
-        return True
-    except WireFormatError:
-        pass
+    except WireFormatError as error:
+        return isinstance(error, NewerRecordError)
     return False
 
 
