@@ -21,6 +21,8 @@ HORIZON_S: Final = 86_400.0
 """Default of the longest time, in seconds, that a half may stay undecided: a checker that is down for a day."""
 BODY_SIZE: Final = 100_000
 """Default size, in bytes, of one transaction's messages that must fit."""
+SKEW_WARN_MS: Final = 1_000
+SKEW_FAIL_MS: Final = 60_000
 RETENTION_FACTOR: Final = 2
 """Least retention of halves as a multiple of the check horizon: the second half of it is for carrying forward."""
 
@@ -55,6 +57,14 @@ def warn(text: str, change: str) -> Finding:
 def fail(text: str, change: str) -> Finding:
     """Return a finding that must be changed."""
     return Finding(Level.FAIL, text, change)
+
+
+def skewed(text: str, skew_ms: float, effect: str) -> Finding:
+    """Return the finding about a clock that is off this machine's by *skew_ms* for certain; *effect* is a warning's."""
+    change = "run chronyd or ntpd on both machines; see: chronyc tracking"
+    if skew_ms > SKEW_FAIL_MS:
+        return fail(f"{text}: ids carry this machine's time, and a prune could refuse or forget them", change)
+    return warn(f"{text}: {effect}", change) if skew_ms > SKEW_WARN_MS else ok(text)
 
 
 class UntoldError(TxcoreError):

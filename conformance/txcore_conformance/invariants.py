@@ -189,11 +189,11 @@ def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
 def _is_dismissed_poison(facts: Facts) -> bool:
     """Whether an operator took poison off the list: its name has a ROLLBACK, no target, and never had a half.
 
-    The same holds for a half that was lost.
+    The same holds for a half that was lost, and there of a COMMIT that was journaled.
     """
     journey, codes = facts.journey, {ParkCode.POISON, ParkCode.LOST}
     is_poison = bool(journey.parked) and all(each.code in codes for each in journey.parked)
-    return is_poison and journey.final == OpKind.ROLLBACK and not facts.targets
+    return is_poison and journey.final in {OpKind.ROLLBACK, journey.decided} and not facts.targets
 
 
 def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:

@@ -17,7 +17,7 @@ from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
 from txcore import wire
 from txcore.audit.verdicts import PARKED, SENT, Thresholds, Verdict
-from txcore.records import Half, Op, OpKind, ParkCode, TargetMessage
+from txcore.records import Half, Op, OpKind, ParkCode, Parked, TargetMessage
 
 BORN_MS = 1_700_000_000_000
 NOW_MS = BORN_MS + 3_600_000
@@ -52,6 +52,11 @@ class Case(History):
             headers = {wire.HEADER_ID: wire.target_id(self.transaction_id, index), wire.HEADER_GROUP: "g"}
             written = Written("target", body or b"body %d" % index, "t", b"k", headers)
             (self.other if other else self.records).append(written)
+        return self
+
+    def parked(self, code):
+        entry = Parked(1, self.transaction_id, 0, code, "r", 0, BY, BORN_MS, TOKEN, b"")
+        self.records.append(Written("parked", wire.encode_parked(entry)))
         return self
 
     def row(self, state):
@@ -103,6 +108,10 @@ def by_hand(new):
             (OpKind.DISCARD, exhausted | {"token": TOKEN, "generation": 1}),
         ),
         Case("the half was lost", new(), ["LOST"]).row(1),
+        Case("the half was lost, and its journaled commit was closed by hand", new(), [])
+        .parked(ParkCode.LOST).row(1).ops((OpKind.DECIDED, {"decision": 1, "token": TOKEN}), COMMIT),
+        Case("the half was lost, and committed by nothing", new(), ["PHANTOM"])
+        .parked(ParkCode.LOST).row(1).ops(COMMIT),
         Case("no half, but a rollback", new(), []).row(2),
         Case("by the message table", new(), []).row(3).target(0),
         Case("by the message table, sent", new(), []).row(SENT).target(0),

@@ -47,9 +47,10 @@ def target(number, position=None, **changes):
     return TargetFact(**(fields | changes))
 
 
-def journey(*ops, halves=1, parked=()):
+def journey(*ops, halves=1, parked=(), journaled=0):
     """Return a journey folded from ops, as `journeys_of` would."""
     made = Journey(A, 0, halves=[half()] * halves, ops=[(Position(n), op) for n, op in enumerate(ops)])
+    made.journaled = journaled
     finals = [op.kind for op in ops if op.kind in (OpKind.COMMIT, OpKind.ROLLBACK)]
     made.final = finals[0] if finals else 0
     made.discarded_generation = max((op.generation for op in ops if op.kind == OpKind.DISCARD), default=-1)
@@ -90,6 +91,11 @@ def broken(facts, promises=ATOMIC, *, at_rest=True):
 FAULTLESS = {
     "poison that an operator took off the list": Facts(
         journey(op(OpKind.DISCARD, reason=ParkCode.POISON), ROLLBACK, halves=0, parked=[ParkCode.POISON])
+    ),
+    "a lost half that an operator took off the list with the journaled COMMIT": Facts(
+        journey(
+            op(OpKind.DISCARD, reason=ParkCode.LOST), COMMIT, halves=0, parked=[ParkCode.LOST], journaled=OpKind.COMMIT
+        )
     ),
     "committed": Facts(journey(COMMIT), **COMMITTED),
     "rolled back": Facts(journey(ROLLBACK), local=Local.ROLLED_BACK),
@@ -149,6 +155,7 @@ BREACHES = {
         [S2, S5],
     ),
     "poison that was committed": (Facts(journey(COMMIT, halves=0, parked=[ParkCode.POISON])), ATOMIC, [S5]),
+    "a lost half that was committed": (Facts(journey(COMMIT, halves=0, parked=[ParkCode.LOST])), ATOMIC, [S5]),
     "an end without a half that was no poison": (Facts(journey(ROLLBACK, halves=0)), ATOMIC, [S5]),
     "targets without a half": (Facts(journey(COMMIT, halves=0), BOTH), ATOMIC, [S5]),
     "a duplicate without a cause": (

@@ -28,6 +28,7 @@ from txcore.errors import NewerRecordError, TransactionStateError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.operator import plan as planning
 from txcore.operator import to_json
+from txcore.operator.next_step import next_step
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, ParkCode, Parked, Resolution, Status, TargetMessage
 from txcore.results import EndState
 from txcore.runtime.drivers import BlockingBridge, run_blocking
@@ -396,6 +397,26 @@ def test_a_lost_half_cannot_be_resumed_and_names_the_remedy(world):
             act(A)
     assert EndState.ACCEPTED is world.operator.rollback(A, "published by hand").state
     assert [] == world.operator.parked()
+
+
+def test_a_lost_half_with_a_journaled_commit_is_committed_off_the_list(world):
+    """The plan says that its messages must be published by hand, and the COMMIT agrees with the journal."""
+    token = b"claim of a checker"
+    world.send()
+    world.backend.mark("g", 0, Op(OpKind.CLAIM, token, token=token)).result(5)
+    decided = Op(OpKind.DECIDED, A, token=token, decision=OpKind.COMMIT)
+    world.release(Resolution(HalfRecord("g", 0, A, 0, b"", ()), decided, (), b"", "old", flush=True))
+    world.park(A, ParkCode.LOST, b"")
+    with pytest.raises(TransactionStateError, match="COMMIT is journaled"):
+        world.operator.rollback(A, "why")
+    journey = world.operator.show(A)
+    made = planning.plan(planning.Verb.COMMIT, journey, None, override=False)
+    assert (made.step, "by hand" in made.text) == (planning.Step.ACT, True)
+    assert "by hand" in next_step(journey)
+    assert EndState.ACCEPTED is world.operator.commit(A, "published by hand").state
+    assert ([], []) == (world.operator.parked(), world.delivered)
+    journey = world.operator.show(A)
+    assert (OpKind.COMMIT, "published by hand") == (journey.final, journey.ops[-1][1].reason)
 
 
 def test_a_newer_op_record_is_distinguished_from_damage():

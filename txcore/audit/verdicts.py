@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 FAR: Final = 1 << 62
 """The value for "there is none" in a position or time of which the smallest counts."""
@@ -25,7 +25,7 @@ OPS_PER_RECORD: Final = 4_096
 
 
 class Severity(enum.IntEnum):
-    """The severity of a verdict; `exit_code` gives the order in which severities decide a run."""
+    """The severity of a verdict; the value is the exit code of a run that it decides, see `exit_code`."""
 
     INFO = 0
     WARNING = 1
@@ -36,40 +36,32 @@ class Severity(enum.IntEnum):
 class Verdict(enum.Enum):
     """A verdict on one transaction; the value is the rule in one sentence."""
 
+    severity: Severity  #: a violation, if the member names none
+
+    def __new__(cls, rule: str, severity: Severity = Severity.VIOLATION) -> Self:
+        """Return the member of a rule."""
+        made = object.__new__(cls)
+        made._value_, made.severity = rule, severity
+        return made
+
     CONFLICT = "two different final decisions, and the first one in the log is not all there is"
-    CONFLICT_REFUSED = "a COMMIT after a ROLLBACK, without a target: refused by each reader"
+    CONFLICT_REFUSED = "a COMMIT after a ROLLBACK, without a target: refused by each reader", Severity.WARNING
     LOST = "committed, but a declared target does not exist, or neither half nor target does"
     LEAK = "a target exists of a transaction that was rolled back or discarded"
     PHANTOM = "a target or a decision without a half, and not by the message table"
     MISDECIDED = "the decision is not the database's outcome"
     CORRUPT = "a target's topic, key, body or headers are not the half's"
-    DUP_TARGET = "one target is at several positions"
-    DUP_OP = "one decision was written several times"
+    DUP_TARGET = "one target is at several positions", Severity.WARNING
+    DUP_OP = "one decision was written several times", Severity.INFO
     STUCK = "undecided for longer than all its checks may take"
-    DISCARDED = "given up after its last check, and not resumed"
-    UNDELIVERABLE = "committed, but a target refuses; parked"
-    FORCED = "decided by an operator against the fence, or a message dropped by one"
-    LATE_CHECK = "decided later than the service level allows"
-    COVERAGE_GAP = "some of the records to read are missing"
+    DISCARDED = "given up after its last check, and not resumed", Severity.WARNING
+    UNDELIVERABLE = "committed, but a target refuses; parked", Severity.WARNING
+    FORCED = "decided by an operator against the fence, or a message dropped by one", Severity.WARNING
+    LATE_CHECK = "decided later than the service level allows", Severity.WARNING
+    COVERAGE_GAP = "some of the records to read are missing", Severity.INCONCLUSIVE
 
 
-SEVERITIES: Final[Mapping[Verdict, Severity]] = {
-    Verdict.CONFLICT: Severity.VIOLATION,
-    Verdict.CONFLICT_REFUSED: Severity.WARNING,
-    Verdict.LOST: Severity.VIOLATION,
-    Verdict.LEAK: Severity.VIOLATION,
-    Verdict.PHANTOM: Severity.VIOLATION,
-    Verdict.MISDECIDED: Severity.VIOLATION,
-    Verdict.CORRUPT: Severity.VIOLATION,
-    Verdict.DUP_TARGET: Severity.WARNING,
-    Verdict.DUP_OP: Severity.INFO,
-    Verdict.STUCK: Severity.VIOLATION,
-    Verdict.DISCARDED: Severity.WARNING,
-    Verdict.UNDELIVERABLE: Severity.WARNING,
-    Verdict.FORCED: Severity.WARNING,
-    Verdict.LATE_CHECK: Severity.WARNING,
-    Verdict.COVERAGE_GAP: Severity.INCONCLUSIVE,
-}
+SEVERITIES: Final[Mapping[Verdict, Severity]] = {verdict: verdict.severity for verdict in Verdict}
 """The severities unless a configuration says otherwise."""
 
 
@@ -206,8 +198,9 @@ def _leak(t: Any, s: Thresholds) -> Any:
 
 
 def _phantom(t: Any, _: Thresholds) -> Any:
-    # An operator takes poison off the list with a ROLLBACK of a name that never had a half.
-    is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | (t.first_rollback >= t.first_commit)
+    # An operator takes an entry without a half off the list with a ROLLBACK, or with the COMMIT that is journaled.
+    is_unasked = (t.first_rollback >= t.first_commit) & (t.decided != 1)
+    is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | is_unasked
     has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
     # A target that came by the message table never needed a half.
     has_target = (t.targets > 0) & _is_by_half(t)
@@ -266,8 +259,6 @@ def verdicts_of(tally: Tally, thresholds: Thresholds) -> Iterator[Verdict]:
 
 PASS: Final = 0
 WARNINGS: Final = 1
-VIOLATIONS: Final = 2
-GAPS: Final = 3
 FAILED: Final = 4
 
 
@@ -275,11 +266,5 @@ def exit_code(severities: set[Severity], *, has_failed: bool = False) -> int:
     """Return how a run ends: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error; 4 > 2 > 3 > 1 > 0."""
     if has_failed:
         return FAILED
-    for severity, code in (
-        (Severity.VIOLATION, VIOLATIONS),
-        (Severity.INCONCLUSIVE, GAPS),
-        (Severity.WARNING, WARNINGS),
-    ):
-        if severity in severities:
-            return code
-    return PASS
+    deciding = (Severity.VIOLATION, Severity.INCONCLUSIVE, Severity.WARNING)
+    return next((int(severity) for severity in deciding if severity in severities), PASS)

@@ -7,17 +7,18 @@ exist is not created.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, ConfigError, DataLossError, TxcoreError
-from txcore.findings import Check, Examination, Finding, Request, UntoldError, counted, duration, fail, ok, size, warn
+from txcore.findings import Check, Examination, Finding, Request, counted, duration, fail, ok, size, skewed, warn
 from txcore.history.journey import Journey
-from txcore.history.log_survey import Survey
+from txcore.history.log_survey import Survey, wait_for
 from txcore.port import Backend, Reader
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind, Op, OpKind, Position, Status
 
@@ -32,8 +33,6 @@ RELEASE_PARTS: Final = 4
 """Divisor of a release's time limit: a release is two appends in turn, each of which may take half of its share."""
 STALE_S: Final = 600.0
 """Seconds for which a running checker could have moved a checkpoint, after which the checkpoint counts as stale."""
-SKEW_WARN_MS: Final = 1_000
-SKEW_FAIL_MS: Final = 60_000
 AUTHOR: Final = "txcore-doctor"
 
 
@@ -68,72 +67,97 @@ class PartitionView:
     halves: tuple[Aged, ...]
 
 
+@dataclass
 class PortSubject:
-    """One group of one opened backend. Each result is found once; a failure stays a failure."""
+    """One group of one opened backend. The times and the logs' contents are read once, and again after a failure."""
 
-    def __init__(self, backend: Backend, request: Request, clock: Clock, randomness: Randomness) -> None:
-        self.backend = backend
-        self.request = request
-        self.clock = clock
-        self.randomness = randomness
-        self.partition_count = 0
+    backend: Backend
+    request: Request
+    clock: Clock
+    randomness: Randomness = field(default_factory=system_randomness)
 
-    def nonce(self) -> bytes:
-        """Return a fresh name for a TICK."""
-        return self.randomness.getrandbits(128).to_bytes(16, "big")
-
-    def tick(self, partition: int, nonce: bytes) -> None:
-        """Append a TICK, and verify that it is stored.
+    def tick(self) -> bytes:
+        """Append a TICK to the first partition, verify that it is stored, and return its name.
 
         Raises:
             TxcoreError: the TICK is not certainly stored.
         """
+        nonce = self.randomness.getrandbits(128).to_bytes(16, "big")
         op = Op(OpKind.TICK, nonce, 0, AUTHOR, self.clock.wall_ms())
-        outcome = self.wait(self.backend.mark(self.request.group, partition, op))
+        outcome = self.wait(self.backend.mark(self.request.group, 0, op))
         if outcome.status is not Status.DURABLE:
             raise outcome.error or BackendTimeoutError(f"a TICK was settled as {outcome.status.value}")
+        return nonce
 
     def wait(self, future: Future[T]) -> T:
         """Return the result of a control call."""
-        deadline_s = self.clock.elapsed_s() + CALL_TIMEOUT_S
-        while self.backend.capabilities.polled and not future.done():
-            self.backend.poll(PAUSE_S)
-            if self.clock.elapsed_s() > deadline_s:
-                break
-        try:
-            return future.result(max(0.001, deadline_s - self.clock.elapsed_s()))
-        except TimeoutError as error:
-            raise BackendTimeoutError(f"no answer within {CALL_TIMEOUT_S:g} s") from error
+        return wait_for(self.backend, future, CALL_TIMEOUT_S)
 
     @cached_property
-    def probe(self) -> Probe | TxcoreError:
-        """The times of marks that were appended and read back, or the error."""
-        try:
-            return _probe(self)
-        except TxcoreError as error:
-            return error
+    def probe(self) -> Probe:
+        """The times of marks that were appended and read back.
+
+        Raises:
+            TxcoreError: they cannot be appended or read.
+        """
+        clock = self.clock
+        append_s: list[float] = []
+        read_back_s: list[float] = []
+        skews: list[tuple[float, float]] = []
+        checkpoint = self.wait(self.backend.load_checkpoint(self.request.group, 0))
+        with closing(_Tail(self, checkpoint.op if checkpoint else None)) as reader:
+            reader.until(self.tick())  # earlier records are read now
+            started_s = clock.elapsed_s()
+            while len(append_s) < PROBE_COUNT_MAX and clock.elapsed_s() - started_s < PROBE_TIME_MAX_S:
+                wall_ms, begun_s = clock.wall_ms(), clock.elapsed_s()
+                nonce = self.tick()
+                append_s.append(clock.elapsed_s() - begun_s)
+                appended_ms = reader.until(nonce)
+                read_back_s.append(clock.elapsed_s() - begun_s)
+                if appended_ms is not None:
+                    half_s = append_s[-1] / 2
+                    skews.append((half_s * 1000 + 1, appended_ms - wall_ms - half_s * 1000))
+        error_ms, skew_ms = min(skews, default=(0.0, None))
+        return Probe(tuple(sorted(append_s)), tuple(sorted(read_back_s)), skew_ms, error_ms)
 
     @cached_property
-    def views(self) -> list[PartitionView] | TxcoreError:
-        """The contents of the partitions after their checkpoints, or the error."""
-        try:
-            return _views(self)
-        except TxcoreError as error:
-            return error
+    def views(self) -> list[PartitionView]:
+        """The contents of the partitions after their checkpoints.
+
+        Raises:
+            TxcoreError: the logs cannot be read.
+        """
+        halves: defaultdict[int, dict[bytes, None]] = defaultdict(dict)  # ids in log order
+        survey = Survey(
+            self.backend,
+            self.request.group,
+            clock=self.clock,
+            randomness=self.randomness,
+            by=AUTHOR,
+            from_checkpoint=True,
+            on_half=lambda half, _: halves[half.partition].setdefault(half.transaction_id),
+        )
+        with closing(survey):
+            survey.catch_up()
+            journeys = {journey.transaction_id: journey for journey in survey.journeys()}
+        now_ms = self.clock.wall_ms() + round(self.probe.skew_ms or 0)
+        return [
+            PartitionView(p, checkpoint is not None, tuple(_aged(journeys[identity], now_ms) for identity in halves[p]))
+            for p, checkpoint in survey.checkpoints.items()
+        ]
 
     def undecided(self) -> dict[bytes, bytes]:
         """Return the undecided halves, and which database each names; none where the logs could not be read."""
-        views = [] if isinstance(self.views, TxcoreError) else self.views
-        pending = [aged.journey for view in views for aged in view.halves if aged.journey.is_pending]
-        return {each.transaction_id: each.half.database for each in pending if each.half is not None}
+        try:
+            halves = [aged.journey for view in self.views for aged in view.halves]
+        except TxcoreError:
+            return {}
+        return {each.transaction_id: each.half.database for each in halves if each.is_pending and each.half is not None}
 
 
-def port_examination(
-    backend: Backend, request: Request, clock: Clock | None = None, randomness: Randomness | None = None
-) -> Examination[PortSubject]:
+def port_examination(backend: Backend, request: Request, clock: Clock | None = None) -> Examination[PortSubject]:
     """Return the checks on an opened backend; the caller closes the backend."""
-    subject = PortSubject(backend, request, clock or SystemClock(), randomness or system_randomness())
-    return Examination(CHECKS, subject, lambda: None)
+    return Examination(CHECKS, PortSubject(backend, request, clock or SystemClock()), lambda: None)
 
 
 # -- the checks ---------------------------------------------------------------------------------------------------
@@ -150,23 +174,22 @@ def _group(subject: PortSubject) -> Finding:
             f'check the spelling, or start its first producer: TransactionProducer(backend, group="{name}")',
         )
     try:
-        subject.partition_count = subject.wait(subject.backend.ensure_group(name))
+        count = subject.wait(subject.backend.ensure_group(name))
     except ConfigError as error:
         return fail(str(error), "use the options with which the group was made, or a new group name")
     except TxcoreError as error:
         return fail(
             f"group {name!r} is there but cannot be verified: {error}", "the reason names it; see the broker's log"
         )
-    return ok(
-        f"group {name!r} is there with {counted(subject.partition_count, 'partition')}, as the URL's options make it"
-    )
+    return ok(f"group {name!r} is there with {counted(count, 'partition')}, as the URL's options make it")
 
 
 def _probe_line(subject: PortSubject) -> Finding:
-    probe = subject.probe
-    if isinstance(probe, TxcoreError):
+    try:
+        probe = subject.probe
+    except TxcoreError as error:
         return fail(
-            f"marks cannot be appended and read back: {probe}", "make the broker answer before all else; see its log"
+            f"marks cannot be appended and read back: {error}", "make the broker answer before all else; see its log"
         )
     p50, p99 = _percentile(probe.append_s, 50), _percentile(probe.append_s, 99)
     text = (
@@ -186,18 +209,10 @@ def _probe_line(subject: PortSubject) -> Finding:
 
 def _clock(subject: PortSubject) -> Finding:
     probe = subject.probe
-    if isinstance(probe, TxcoreError):
-        raise UntoldError(str(probe))
     if probe.skew_ms is None:
         return ok("the broker gives no time; ages run from when a checker first saw a half")
     text = f"the broker's clock is {probe.skew_ms / 1000:+.3f} s off this machine's (±{probe.skew_error_ms:.0f} ms)"
-    distance_ms = max(0.0, abs(probe.skew_ms) - probe.skew_error_ms)
-    change = "run chronyd or ntpd on both machines; see: chronyc tracking"
-    if distance_ms > SKEW_FAIL_MS:
-        return fail(f"{text}: ids carry this machine's time, and a prune could refuse or forget them", change)
-    if distance_ms > SKEW_WARN_MS:
-        return warn(f"{text}: shown ages and latencies are wrong by as much", change)
-    return ok(text)
+    return skewed(text, abs(probe.skew_ms) - probe.skew_error_ms, "shown ages and latencies are wrong by as much")
 
 
 def _retention(subject: PortSubject) -> Finding:
@@ -227,7 +242,7 @@ def _body_size(subject: PortSubject) -> Finding:
 
 
 def _checkpoint(subject: PortSubject) -> Finding:
-    views = _seen(subject)
+    views = subject.views
     late = [(view, lag) for view in views if (lag := _lag(view)) is not None and lag.quiet_s > STALE_S]
     if not late:
         count = sum(view.has_checkpoint for view in views)
@@ -242,7 +257,7 @@ def _checkpoint(subject: PortSubject) -> Finding:
 
 
 def _pending(subject: PortSubject) -> Finding:
-    pending = [aged for view in _seen(subject) for aged in view.halves if aged.journey.is_pending]
+    pending = [aged for view in subject.views for aged in view.halves if aged.journey.is_pending]
     if not pending:
         return ok("no half is undecided")
     oldest_s = max(aged.age_s for aged in pending)
@@ -270,42 +285,16 @@ CHECKS: Final = (
 # -- measuring ----------------------------------------------------------------------------------------------------
 
 
-def _probe(subject: PortSubject) -> Probe:
-    group, backend, clock = subject.request.group, subject.backend, subject.clock
-    checkpoint = subject.wait(backend.load_checkpoint(group, 0))
-    reader = _Tail(subject, 0, checkpoint.op if checkpoint else None)
-    try:
-        first = subject.nonce()
-        subject.tick(0, first)
-        reader.until(first)  # earlier records are read now
-        append_s: list[float] = []
-        read_back_s: list[float] = []
-        skews: list[tuple[float, float]] = []
-        started_s = clock.elapsed_s()
-        while len(append_s) < PROBE_COUNT_MAX and clock.elapsed_s() - started_s < PROBE_TIME_MAX_S:
-            nonce = subject.nonce()
-            wall_ms, begun_s = clock.wall_ms(), clock.elapsed_s()
-            subject.tick(0, nonce)
-            append_s.append(clock.elapsed_s() - begun_s)
-            appended_ms = reader.until(nonce)
-            read_back_s.append(clock.elapsed_s() - begun_s)
-            if appended_ms is not None:
-                half_s = append_s[-1] / 2
-                skews.append((half_s * 1000 + 1, appended_ms - wall_ms - half_s * 1000))
-    finally:
-        reader.close()
-    error_ms, skew_ms = min(skews, default=(0.0, None))
-    return Probe(tuple(sorted(append_s)), tuple(sorted(read_back_s)), skew_ms, error_ms)
-
-
 class _Tail:
-    """A reader of one op log that follows its own marks."""
+    """A reader of the first partition's op log that follows its own marks."""
 
-    def __init__(self, subject: PortSubject, partition: int, start: Position | None) -> None:
+    def __init__(self, subject: PortSubject, start: Position | None) -> None:
         self._subject = subject
         self._pause = threading.Event()
-        self._reader: Reader = subject.backend.read(subject.request.group, LogKind.OP, partition, start)
-        self._partition = partition
+        self._reader = self._read_from(start)
+
+    def _read_from(self, start: Position | None) -> Reader:
+        return self._subject.backend.read(self._subject.request.group, LogKind.OP, 0, start)
 
     def until(self, nonce: bytes) -> int | None:
         """Read until *nonce* and return the broker's time of its record.
@@ -313,16 +302,15 @@ class _Tail:
         Raises:
             BackendTimeoutError: the mark was not read back.
         """
-        subject, clock = self._subject, self._subject.clock
+        clock = self._subject.clock
         deadline_s = clock.elapsed_s() + READ_TIMEOUT_S
         while clock.elapsed_s() < deadline_s:
-            subject.backend.poll(0.0)
+            self._subject.backend.poll(0.0)
             try:
                 records = self._reader.read(1_000)
             except DataLossError as loss:
                 self._reader.close()
-                first = None if loss.first is None else Position(loss.first)
-                self._reader = subject.backend.read(subject.request.group, LogKind.OP, self._partition, first)
+                self._reader = self._read_from(None if loss.first is None else Position(loss.first))
                 continue
             for record in records:
                 if nonce in record.body:
@@ -334,33 +322,6 @@ class _Tail:
     def close(self) -> None:
         """Stop reading."""
         self._reader.close()
-
-
-def _views(subject: PortSubject) -> list[PartitionView]:
-    halves: dict[int, dict[bytes, None]] = {p: {} for p in range(subject.partition_count)}  # ids in log order
-    survey = Survey(
-        subject.backend,
-        subject.request.group,
-        clock=subject.clock,
-        randomness=subject.randomness,
-        by=AUTHOR,
-        from_checkpoint=True,
-        timeout_s=READ_TIMEOUT_S,
-        on_half=lambda half, _: halves[half.partition].setdefault(half.transaction_id),
-    )
-    with closing(survey):
-        survey.catch_up()
-        journeys = {journey.transaction_id: journey for journey in survey.journeys()}
-    probe = subject.probe
-    now_ms = subject.clock.wall_ms() + (0 if isinstance(probe, TxcoreError) else round(probe.skew_ms or 0))
-    return [
-        PartitionView(
-            p,
-            survey.checkpoints[p] is not None,
-            tuple(_aged(journeys[identity], now_ms) for identity in identities if identity in journeys),
-        )
-        for p, identities in halves.items()
-    ]
 
 
 def _aged(journey: Journey, now_ms: int) -> Aged:
@@ -377,17 +338,9 @@ def _aged(journey: Journey, now_ms: int) -> Aged:
 def _lag(view: PartitionView) -> Aged | None:
     """Return the first half that the checkpoint could have passed: a finished one with no open one before it."""
     # The checkpoint names a half that was read; that half may itself be finished.
-    candidates = view.halves[1:] if view.has_checkpoint else view.halves
-    first = candidates[0] if candidates else None
-    opens = view.halves[0].journey.is_pending if view.halves else False
-    return None if first is None or opens or first.journey.is_pending else first
-
-
-def _seen(subject: PortSubject) -> list[PartitionView]:
-    views = subject.views
-    if isinstance(views, TxcoreError):
-        raise UntoldError(str(views))
-    return views
+    head = view.halves[: 1 + view.has_checkpoint]
+    is_passed = len(head) > view.has_checkpoint and not any(each.journey.is_pending for each in head)
+    return head[-1] if is_passed else None
 
 
 def _percentile(ascending: tuple[float, ...], percent: int) -> float:

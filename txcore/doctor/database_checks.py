@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,11 +31,6 @@ CHECKS: Final[dict[str, tuple[Check[DatabaseSubject], ...]]] = {
     MYSQL: doctor_mysql.CHECKS,
     SQLITE: doctor_sqlite.CHECKS,
 }
-ID_TYPES: Final = {
-    POSTGRESQL: doctor_postgresql.ID_TYPE,
-    MYSQL: doctor_mysql.ID_TYPE,
-    SQLITE: doctor_sqlite.ID_TYPE,
-}
 
 
 def database_examination(
@@ -61,35 +57,27 @@ def database_examination(
     except FenceMisuseError as error:
         raise UsageError(str(error)) from error
     dialect = dialect_of(family, tables_named(table))
+    opened = ExitStack()
+    if not isinstance(database, Engine):
+        opened.callback(engine.dispose)
     try:
-        connection = engine.connect()
+        connection = opened.enter_context(engine.connect())
     except Exception as error:
-        if not isinstance(database, Engine):
-            engine.dispose()
+        opened.close()
         raise BackendUnavailableError(
             f"the database cannot be used: {failure_of(error, engine.url.password)}"
         ) from error
 
-    def close() -> None:
-        connection.close()
-        if not isinstance(database, Engine):
-            engine.dispose()
-
-    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), ID_TYPES[family], mode, undecided)
-    return Examination(CHECKS[family], subject, close)
+    subject = DatabaseSubject(engine, connection, dialect, clock or SystemClock(), mode, undecided)
+    return Examination(CHECKS[family], subject, opened.close)
 
 
 def _options_of(url: URL) -> dict[str, Any]:
-    _require_file(url)
-    return {"poolclass": NullPool}
-
-
-def _require_file(url: URL) -> None:
-    """Refuse a missing SQLite file, which a connection would make."""
+    """Return an engine's options; refuse a missing SQLite file, which a connection would make."""
     name = url.database or ""
-    if url.get_backend_name() != "sqlite" or name.startswith("file:"):
-        return
-    if name in {"", ":memory:"}:
-        raise UsageError("an SQLite database in memory cannot carry a fence: name a file")
-    if not Path(name).is_file():
-        raise UsageError(f"there is no file {name}; nothing was created")
+    if url.get_backend_name() == "sqlite" and not name.startswith("file:"):
+        if name in {"", ":memory:"}:
+            raise UsageError("an SQLite database in memory cannot carry a fence: name a file")
+        if not Path(name).is_file():
+            raise UsageError(f"there is no file {name}; nothing was created")
+    return {"poolclass": NullPool}

@@ -11,7 +11,6 @@ from typing import Any, Final
 from txcore.doctor.sql import MESSAGE_TABLE, DatabaseSubject, clock_check, message_table, rights, tables, version_check
 from txcore.findings import Check, Finding, UntoldError, counted, duration, fail, ok, warn
 
-ID_TYPE: Final = "BINARY(16)"
 MARIADB_OLDEST: Final = "10.6"
 MARIADB_KEPT: Final = "10.11"
 MYSQL_OLDEST: Final = "8.0"

@@ -11,7 +11,6 @@ from typing import Final
 from txcore.doctor.sql import MESSAGE_TABLE, DatabaseSubject, clock_check, message_table, rights, tables, version_check
 from txcore.findings import Check, Finding, UntoldError, counted, duration, fail, ok, warn
 
-ID_TYPE: Final = "UUID"
 VERSION_OLDEST: Final = "12"
 VERSION_KEPT: Final = "14"
 NO_STANDBYS: Final = ("pg_receivewal", "pg_basebackup")

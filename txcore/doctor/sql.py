@@ -5,8 +5,8 @@ The statements of producer, check and prune are tried in one transaction that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,24 +15,25 @@ from sqlalchemy.exc import NoSuchTableError
 
 from txcore.clock import Clock, system_randomness
 from txcore.errors import TxcoreError
-from txcore.findings import Finding, UntoldError, fail, ok, version_of, warn
+from txcore.findings import Finding, UntoldError, fail, ok, skewed, version_of, warn
 from txcore.ids import IdFactory, id_text
 from txcore.message_table import Mode, Refused, TableRow
 from txcore.outbox.slots import Slots
 from txcore.sqlfence import identity
-from txcore.sqlfence.border import Border
-from txcore.sqlfence.connections import border_of
+from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
+from txcore.sqlfence.connections import border_of, family_of
 from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.messages import enqueue
+from txcore.sqlfence.runners import own_border
 from txcore.sqlfence.schema import LOWEST_ID, SCHEMA_VERSION
 
 Steps = Sequence[tuple[str, Callable[[Border], object]]]
 GROUP: Final = "txcore-doctor"
 LOCK_TIMEOUT_S: Final = 2.0
 MESSAGE_TABLE: Final = "the message table is there and may be used, where the mode needs it"
-SKEW_WARN_MS: Final = 1_000
-SKEW_FAIL_MS: Final = 60_000
+ID_TYPES: Final = {POSTGRESQL: "UUID", MYSQL: "BINARY(16)", SQLITE: "BLOB"}
+"""Each kind's name for the type of the id column."""
 COLUMNS: Final = {
     "fence": ("transaction_id", "state", "producer_group", "created", "checks"),
     "meta": ("singleton", "schema_version", "pruned_below"),
@@ -47,7 +48,6 @@ class DatabaseSubject:
     connection: Connection
     dialect: Dialect
     clock: Clock
-    id_type: str  #: the database's name for the type of the id column
     mode: Mode = Mode.HALF  #: of the group's producers
     undecided: Callable[[], Mapping[bytes, bytes]] = dict  #: the group's undecided halves: which database each names
 
@@ -68,8 +68,18 @@ class DatabaseSubject:
         Raises:
             UntoldError: the database refuses.
         """
-        try:
+        with self.asking():
             return [tuple(row) for row in self.connection.exec_driver_sql(sql)]
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Roll the connection back at the end of the block.
+
+        Raises:
+            UntoldError: the database refuses.
+        """
+        try:
+            yield
         except Exception as error:
             raise UntoldError(str(failure_of(error, self.engine.url.password))) from error
         finally:
@@ -95,13 +105,9 @@ def tables(subject: DatabaseSubject) -> Finding:
     for kind, name in names.items():
         schema, _, table = name.rpartition(".")
         try:
-            columns = {
-                column["name"]: column for column in inspect(subject.connection).get_columns(table, schema or None)
-            }
+            columns = {each["name"]: each for each in inspect(subject.engine).get_columns(table, schema or None)}
         except NoSuchTableError:
             return fail(f"table {name} does not exist: no transaction can be fenced", subject.create_command)
-        finally:
-            subject.connection.rollback()
         lacking = [column for column in COLUMNS[kind] if column not in columns]
         if lacking:
             change = f"another name for txcore's (--table), or drop this one and run: {subject.create_command}"
@@ -128,12 +134,8 @@ def tables(subject: DatabaseSubject) -> Finding:
 
 def _identity_finding(subject: DatabaseSubject) -> Finding | None:
     """Return whether this is the database that the tables were made in."""
-    try:
+    with subject.asking():
         database = identity.look_anew(subject.dialect, border_of(subject.connection))
-    except Exception as error:
-        raise UntoldError(str(failure_of(error, subject.engine.url.password))) from error
-    finally:
-        subject.connection.rollback()
     if not database.is_copy:
         return _foreign_finding(subject, database)
     return fail(
@@ -158,13 +160,12 @@ def _foreign_finding(subject: DatabaseSubject, database: identity.Database) -> F
 
 
 def _key_trouble(subject: DatabaseSubject, schema: str, table: str, columns: dict[str, Any]) -> str:
-    key = inspect(subject.connection).get_pk_constraint(table, schema or None)["constrained_columns"]
-    subject.connection.rollback()
+    key = inspect(subject.engine).get_pk_constraint(table, schema or None)["constrained_columns"]
     if key != ["transaction_id"]:
         return f"its primary key is ({', '.join(key)}), not (transaction_id): a check would not meet the producer's row"
     found = str(columns["transaction_id"]["type"].compile(subject.engine.dialect)).upper()
-    if found != subject.id_type:
-        return f"transaction_id is {found}, not {subject.id_type}: ids could be cut, and two could collide"
+    if found != (expected := ID_TYPES[family_of(subject.engine.dialect.name)]):
+        return f"transaction_id is {found}, not {expected}: ids could be cut, and two could collide"
     return ""
 
 
@@ -220,19 +221,14 @@ def message_table(subject: DatabaseSubject) -> Finding:
 
 def _is_there(subject: DatabaseSubject, name: str) -> bool:
     schema, _, table = name.rpartition(".")
-    try:
-        return inspect(subject.connection).has_table(table, schema or None)
-    finally:
-        subject.connection.rollback()
+    return inspect(subject.engine).has_table(table, schema or None)
 
 
 def _tried(subject: DatabaseSubject, steps: Steps, grant: str) -> Finding | None:
     """Run *steps* in one transaction that is rolled back; return the refusal, or None."""
     dialect = subject.dialect
     with subject.engine.connect() as connection:
-        if dialect.own_isolation is not None:
-            connection = connection.execution_options(isolation_level=dialect.own_isolation)  # noqa: PLW2901
-        border, undo, doing = border_of(connection), "", "opening a transaction"
+        border, undo, doing = own_border(connection, dialect), "", "opening a transaction"
         try:
             undo = dialect.begin_work(border, LOCK_TIMEOUT_S)
             for doing, step in steps:  # noqa: B007 - named in the finding
@@ -254,13 +250,12 @@ def _refused(subject: DatabaseSubject, doing: str, error: Exception, grant: str)
     text = f"{doing} is refused: {failure}"
     if failure.cause is Cause.LOCKED:
         return warn(text, "run the doctor again later; if it stays, find the open transaction that holds the lock")
-    if failure.cause is Cause.READ_ONLY:
-        return fail(text, "name the primary server (or make file and folder writable) in --database")
-    if failure.cause is Cause.NO_TABLE:
-        return fail(text, subject.create_command)
-    if failure.cause is Cause.OLD_TABLE:
-        return fail(text, f"drop the table while it is empty and unused, then: {subject.create_command}")
-    return fail(text, grant)
+    changes = {
+        Cause.READ_ONLY: "name the primary server (or make file and folder writable) in --database",
+        Cause.NO_TABLE: subject.create_command,
+        Cause.OLD_TABLE: f"drop the table while it is empty and unused, then: {subject.create_command}",
+    }
+    return fail(text, changes.get(failure.cause, grant))
 
 
 def clock_check(sql: str) -> Callable[[DatabaseSubject], Finding]:
@@ -271,14 +266,9 @@ def clock_check(sql: str) -> Callable[[DatabaseSubject], Finding]:
         before_ms = subject.clock.wall_ms()
         there_ms = float(subject.ask(sql)[0])
         after_ms = subject.clock.wall_ms()
-        distance_ms = max(before_ms - there_ms, there_ms - after_ms, 0.0)
         text = f"the database's clock is {(there_ms - (before_ms + after_ms) / 2) / 1000:+.3f} s off this machine's"
-        change = "run chronyd or ntpd on both machines; see: chronyc tracking"
-        if distance_ms > SKEW_FAIL_MS:
-            return fail(f"{text}: ids carry this machine's time, and a prune could refuse or forget them", change)
-        if distance_ms > SKEW_WARN_MS:
-            return warn(f"{text}: the column created cannot be compared with ids", change)
-        return ok(text)
+        skew_ms = max(before_ms - there_ms, there_ms - after_ms)
+        return skewed(text, skew_ms, "the column created cannot be compared with ids")
 
     return look
 

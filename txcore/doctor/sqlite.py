@@ -12,7 +12,6 @@ from typing import Final
 from txcore.doctor.sql import MESSAGE_TABLE, DatabaseSubject, message_table, rights, tables, version_check
 from txcore.findings import Check, Finding, fail, ok, warn
 
-ID_TYPE: Final = "BLOB"
 VERSION_OLDEST: Final = "3.24"
 VERSION_KEPT: Final = "3.31"
 FULL: Final = 2

@@ -48,7 +48,10 @@ class Journeys:
         try:
             half = wire.decode_half(record.body)
         except NewerRecordError as newer:
-            self._note_newer(newer)
+            found = self._journey(newer.transaction_id)
+            if found is not None:
+                found.newer_version = max(found.newer_version, newer.version)
+                found.newer_generation = max(found.newer_generation, newer.generation)
             return None
         except WireFormatError:
             return None
@@ -81,12 +84,6 @@ class Journeys:
         if found is not None:
             found.add_parked(entry)
         return entry
-
-    def _note_newer(self, newer: NewerRecordError) -> None:
-        found = self._journey(newer.transaction_id)
-        if found is not None:
-            found.newer_version = max(found.newer_version, newer.version)
-            found.newer_generation = max(found.newer_generation, newer.generation)
 
     def _journey(self, transaction_id: bytes) -> Journey | None:
         if self._wanted is not None and not self._wanted(transaction_id):

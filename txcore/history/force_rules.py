@@ -14,6 +14,13 @@ from txcore.ids import id_text
 from txcore.records import REASON_SIZE_MAX, Op, OpKind
 
 REASON_TEXT: Final = "a forced decision needs a reason; it is kept in the op log"
+DISMISS_TEXTS: Final = {
+    OpKind.ROLLBACK: "will take it off the list; its bytes stay in the logs",
+    OpKind.COMMIT: (
+        "will take it off the list and publish NOTHING: COMMIT is journaled, but the messages are gone with the half; "
+        "first publish by hand those that are not out"
+    ),
+}
 
 
 class Ruling(enum.Enum):
@@ -32,7 +39,7 @@ class Consent(enum.Enum):
     AGREES = "agrees"  #: it says the same, so it decides
     ABSTAINS = "abstains"  #: no row is there or can come, and the half needs none: the operator speaks for the listener
     OBJECTS = "objects"  #: only an override goes against it
-    FORBIDS = "forbids"  #: the messages are in the message table, whose relay delivers them
+    FORBIDS = "forbids"  #: the messages went into the message table, whose relay delivers them or has sent them
 
 
 def ruling_on(journey: Journey, kind: OpKind, *, override: bool) -> tuple[Ruling, str]:
@@ -50,8 +57,8 @@ def ruling_on(journey: Journey, kind: OpKind, *, override: bool) -> tuple[Ruling
     decided = OpKind(journey.decided) if journey.decided else kind
     if decided is not kind:
         return Ruling.REFUSED, f"{decided.name} is journaled and messages may be out; it cannot be reversed"
-    if kind is OpKind.ROLLBACK and journey.is_dismissible:
-        return Ruling.DISMISS, "will take it off the list; its bytes stay in the logs"
+    if journey.is_dismissible and kind in {OpKind.ROLLBACK, journey.decided}:
+        return Ruling.DISMISS, DISMISS_TEXTS[kind]
     if journey.inner_half is not None:
         inner = id_text(journey.inner_half.transaction_id)
         return Ruling.REFUSED, f"it holds the half of {inner}; resume it, then decide that one"
@@ -71,7 +78,7 @@ def consent_of(answer: FenceAnswer, kind: OpKind, *, fence_decides: bool) -> Con
     """
     if answer is FenceAnswer.ROLLBACK and not fence_decides:
         return Consent.ABSTAINS
-    if answer is FenceAnswer.VIA_TABLE:
+    if answer in {FenceAnswer.VIA_TABLE, FenceAnswer.SENT}:
         return Consent.FORBIDS
     return Consent.AGREES if answer.value == kind.name else Consent.OBJECTS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txcore.history.parked_entries import GONE_TEXT, NEWER_TEXT, half_in, is_newer, why_unreadable
+from txcore.history.parked_entries import GONE_TEXT, LOST_COMMIT_TEXT, NEWER_TEXT, half_in, is_newer, why_unreadable
 from txcore.ids import born_ms
 from txcore.records import Half, Op, OpKind, ParkCode, Parked, Position, is_reply_to
 
@@ -96,6 +96,11 @@ class Journey:
         return not self.final and is_open and self.discarded_generation >= self.generation
 
     @property
+    def parked_as(self) -> Parked | None:
+        """The record of its parking; None where it is not parked, or retention has removed the record."""
+        return self.parked[-1] if self.is_parked and self.parked else None
+
+    @property
     def is_newer(self) -> bool:
         """Whether its newest copy was written by a newer txcore, so that this one cannot judge it."""
         return self.newer_generation > (self.half.generation if self.half is not None else -1)
@@ -127,7 +132,10 @@ class Journey:
 
     @property
     def is_dismissible(self) -> bool:
-        """Whether nothing is known that could be published: bytes that are no half, or none; a ROLLBACK ends that."""
+        """Whether nothing is known that could be published: bytes that are no half, or none.
+
+        A ROLLBACK ends that, or the COMMIT that is journaled.
+        """
         if not self.parked or self.generation >= 0 or self.inner_half is not None:
             return False
         entry = self.parked[-1]
@@ -169,7 +177,11 @@ def why_no_half(journey: Journey) -> str:
     """Return why nothing of this transaction can be resumed or decided by this txcore, and what to do."""
     if journey.is_newer:
         return f"{NEWER_TEXT}, in wire version {journey.newer_version}; upgrade the checkers and this txcore"
-    return why_unreadable(journey.parked[-1]) if journey.parked else GONE_TEXT
+    if not journey.parked:
+        return GONE_TEXT
+    if journey.is_dismissible and journey.decided == OpKind.COMMIT:
+        return LOST_COMMIT_TEXT
+    return why_unreadable(journey.parked[-1])
 
 
 def topics_of(half: Half) -> tuple[str, ...]:

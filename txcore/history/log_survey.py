@@ -33,7 +33,7 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class OwnerSeen:
-    """The checker with the newest records in a partition's op log: its name, its wall clock, our own clock."""
+    """The checker with the newest records in a partition's op log: its name, its wall clock, our `elapsed_s`."""
 
     by: str
     at_ms: int
@@ -58,7 +58,6 @@ class Survey:
         by: The reader's name, written in the ticks.
         timeout_s: Longest time without any progress.
         on_progress: Called now and then with the number of records read so far.
-        on_final: Called with the id of each final op, wanted or not.
         on_op: Called with each op but marks, wanted or not.
         on_half: Called with each half and, where the broker reports it, its append time, wanted or not.
 
@@ -80,7 +79,6 @@ class Survey:
         forget_finished: bool = False,
         timeout_s: float = 30.0,
         on_progress: Progress | None = None,
-        on_final: Callable[[bytes], None] | None = None,
         on_op: Callable[[Op], None] | None = None,
         on_half: Callable[[Half, int | None], None] | None = None,
     ) -> None:
@@ -89,7 +87,7 @@ class Survey:
         self._timeout_s = timeout_s
         self._forget_finished = forget_finished
         self._on_progress = on_progress
-        self._on_final, self._on_op, self._on_half = on_final, on_op, on_half
+        self._on_op, self._on_half = on_op, on_half
         self._finished: OrderedDict[bytes, None] = OrderedDict()
         self._awaited: dict[int, bytes] = {}
         self.count = 0  #: records read
@@ -98,12 +96,19 @@ class Survey:
         self.owners: dict[int, OwnerSeen] = {}
         self.partition_count = existing_partitions(backend, group, timeout_s)
         #: the checkpoints that reading began at, by partition; None where there was none, or it was not asked for
-        self.checkpoints = {p: self._checkpoint(p) if from_checkpoint else None for p in range(self.partition_count)}
+        self.checkpoints: dict[int, Checkpoint | None] = dict.fromkeys(range(self.partition_count))
+        if from_checkpoint:
+            for p in self.checkpoints:
+                self.checkpoints[p] = wait_for(backend, backend.load_checkpoint(group, p), timeout_s)
         self._folds = {
             p: Journeys(p, checkpoint.token if checkpoint else b"", self._wanted(wanted), group)
             for p, checkpoint in self.checkpoints.items()
         }
-        self._logs = [self._open(kind, p, _start(kind, c)) for kind in LogKind for p, c in self.checkpoints.items()]
+        self._logs = [
+            _Log(kind, p, backend.read(group, kind, p, _start(kind, checkpoint)))
+            for kind in LogKind
+            for p, checkpoint in self.checkpoints.items()
+        ]
 
     # -- the result ------------------------------------------------------------------------------------------------
 
@@ -120,15 +125,6 @@ class Survey:
         """Return the transactions with a parked record that no CLOSED has closed; they may be resumed or finished."""
         return {journey.transaction_id for journey in self.journeys() if journey.entry is not None}
 
-    def elapsed_s(self) -> float:
-        """Return the current reading of the clock of `OwnerSeen.seen_s`."""
-        return self._clock.elapsed_s()
-
-    def was_owned_since(self, partition: int, elapsed_s: float) -> bool:
-        """Return whether a record of a checker was read after *elapsed_s* on our clock."""
-        owner = self.owners.get(partition)
-        return owner is not None and owner.seen_s >= elapsed_s
-
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
@@ -144,13 +140,19 @@ class Survey:
         self._read_until(lambda: not self._awaited, {LogKind.OP})
         self._read_to_ends(LogKind.PARKED)
 
-    def poll(self) -> int:
+    def poll(self, kinds: Container[LogKind] = ALL_KINDS) -> int:
         """Read the records that exist now, without a tick and without waiting; returns their number.
 
         Raises:
             BackendUnavailableError: the broker cannot be reached; calling again is allowed.
         """
-        return self._read_all()
+        if self._backend.capabilities.polled:
+            self._backend.poll(0)
+        count = sum(self._read(log) for log in self._logs if log.kind in kinds)
+        self.count += count
+        if count and self._on_progress is not None:
+            self._on_progress(self.count)
+        return count
 
     def close(self) -> None:
         """Close all readers."""
@@ -170,7 +172,7 @@ class Survey:
             try:
                 if is_done():
                     return
-                count = self._read_all(kinds)
+                count = self.poll(kinds)
             except (BackendUnavailableError, BackendTimeoutError) as error:
                 trouble = error
             if count:
@@ -182,21 +184,13 @@ class Survey:
             else:
                 time.sleep(POLL_S)
 
-    def _read_all(self, kinds: Container[LogKind] = ALL_KINDS) -> int:
-        if self._backend.capabilities.polled:
-            self._backend.poll(0)
-        count = sum(self._read(log) for log in self._logs if log.kind in kinds)
-        self.count += count
-        if count and self._on_progress is not None:
-            self._on_progress(self.count)
-        return count
-
     def _read(self, log: _Log) -> int:
         try:
             records = log.reader.read(READ_COUNT_MAX)
         except DataLossError as loss:
             log.reader.close()
-            log.reader = self._reader(log.kind, log.partition, None if loss.first is None else Position(loss.first))
+            first = None if loss.first is None else Position(loss.first)
+            log.reader = self._backend.read(self._group, log.kind, log.partition, first)
             log.end = None if log.end is None else log.reader.end()
             return 0
         fold = self._folds[log.partition]
@@ -208,16 +202,15 @@ class Survey:
         if log.kind is LogKind.OP:
             for op in fold.read_ops(record):
                 self._take_op(log.partition, fold, op)
-            return
-        if log.kind is LogKind.HALF:
+        elif log.kind is LogKind.PARKED:
+            fold.read_parked(record)
+        else:
             self.halves_read += 1
             half = fold.read_half(record)
             if half is not None:
                 if self._on_half is not None:
                     self._on_half(half, record.appended_ms)
                 self._forget(fold, half.transaction_id)
-            return
-        fold.read_parked(record)
 
     def _take_op(self, partition: int, fold: Journeys, op: Op) -> None:
         self.ends[op.kind] = self.ends.get(op.kind, 0) + 1
@@ -225,13 +218,10 @@ class Survey:
             self.owners[partition] = OwnerSeen(op.by, op.at_ms, self._clock.elapsed_s())
         if self._on_op is not None and op.kind not in {OpKind.TICK, OpKind.CLAIM}:
             self._on_op(op)
-        if op.kind == OpKind.TICK:
-            if self._awaited.get(partition) == op.transaction_id:
-                del self._awaited[partition]
-        elif op.kind in FINAL_KINDS:
-            if self._on_final is not None:
-                self._on_final(op.transaction_id)
+        if op.kind in FINAL_KINDS:
             self._forget(fold, op.transaction_id)
+        elif self._awaited.get(partition) == op.transaction_id:
+            del self._awaited[partition]
 
     def _forget(self, fold: Journeys, transaction_id: bytes) -> None:
         if not self._forget_finished:
@@ -257,18 +247,9 @@ class Survey:
             self._awaited[partition] = nonce
             marks.append(self._backend.mark(self._group, partition, Op(OpKind.TICK, nonce, 0, self._by, now_ms)))
         for mark in marks:
-            outcome = wait_for(mark, self._timeout_s)
+            outcome = wait_for(self._backend, mark, self._timeout_s)
             if outcome.status is not Status.DURABLE:
                 raise outcome.error or BackendTimeoutError(f"the op logs of group {self._group!r} accept no records")
-
-    def _checkpoint(self, partition: int) -> Checkpoint | None:
-        return wait_for(self._backend.load_checkpoint(self._group, partition), self._timeout_s)
-
-    def _open(self, kind: LogKind, partition: int, start: Position | None) -> _Log:
-        return _Log(kind, partition, self._reader(kind, partition, start))
-
-    def _reader(self, kind: LogKind, partition: int, start: Position | None) -> Reader:
-        return self._backend.read(self._group, kind, partition, start)
 
 
 def _is_read(log: _Log) -> bool:
@@ -293,20 +274,23 @@ def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -
         ConfigError: it exists with settings that the broker refuses.
     """
     try:
-        wait_for(backend.load_checkpoint(group, 0), timeout_s)
+        wait_for(backend, backend.load_checkpoint(group, 0), timeout_s)
     except ConfigError as error:
         raise UsageError(f"this broker has no group {group!r}; `txcore topics create` creates it") from error
-    return wait_for(backend.ensure_group(group), timeout_s)
+    return wait_for(backend, backend.ensure_group(group), timeout_s)
 
 
-def wait_for(future: Future[T], timeout_s: float) -> T:
-    """Return the result of a control call.
+def wait_for(backend: Backend, future: Future[T], timeout_s: float) -> T:
+    """Return the result of a control call, and poll a backend that makes progress only then.
 
     Raises:
         BackendTimeoutError: it did not come in time.
     """
+    deadline_s = time.monotonic() + timeout_s
+    while backend.capabilities.polled and not future.done() and time.monotonic() < deadline_s:
+        backend.poll(POLL_S)
     try:
-        return future.result(timeout_s)
+        return future.result(max(0.0, deadline_s - time.monotonic()))
     except TimeoutError as error:
         raise BackendTimeoutError(f"the broker did not answer within {timeout_s:g} s") from error
 

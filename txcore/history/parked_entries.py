@@ -14,6 +14,10 @@ LOST_TEXT: Final = (
     "its half is gone from the log, and with it its messages; ask the database whether it committed, publish by hand "
     "what it should have sent, then roll it back, which takes it off the list"
 )
+LOST_COMMIT_TEXT: Final = (
+    "its half is gone from the log, and with it its messages, but COMMIT is journaled; publish by hand those that are "
+    "not out, then commit it, which takes it off the list"
+)
 GONE_TEXT: Final = "its half is gone from the log, there is nothing to decide"
 
 
@@ -38,10 +42,8 @@ def is_newer(parked: Parked) -> bool:
     """Return whether a parked record holds a half that a newer txcore wrote."""
     try:
         wire.decode_half(parked.half)
-    except NewerRecordError:
-        return True
-    except WireFormatError:
-        pass
+    except WireFormatError as error:
+        return isinstance(error, NewerRecordError)
     return False
 
 

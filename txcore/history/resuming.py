@@ -7,7 +7,6 @@ import msgspec
 from txcore import wire
 from txcore.errors import NewerRecordError, TransactionStateError, WireFormatError
 from txcore.history.journey import Journey, why_no_half
-from txcore.history.parked_entries import half_in
 from txcore.ids import id_text
 from txcore.records import REASON_SIZE_MAX, HalfRecord, ParkCode
 
@@ -21,8 +20,8 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
         TransactionStateError: there is no half to resume, or the new record would not be readable; says why.
     """
     entry = journey.parked[-1] if journey.parked else None
-    half = journey.half or (half_in(entry) if entry is not None else None)
-    if half is None or journey.is_newer or journey.is_poison:
+    half = journey.any_half
+    if half is None or journey.is_newer:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {why_no_half(journey)}")
     was_unread = entry is not None and entry.code in {ParkCode.POISON, ParkCode.NEWER}
     generation = max(journey.discarded_generation, journey.closed_generation, half.generation) + 1

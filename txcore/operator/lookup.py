@@ -33,16 +33,13 @@ def find(operator: Operator, group: str, wanted: selection.Wanted) -> Journey:
     """
     if wanted.is_whole:
         return operator.show(bytes.fromhex(wanted.digits))
-    with closing(operator.search(wanted.matches, from_checkpoint=True)) as survey:
-        found = {each.transaction_id: each for each in survey.journeys()}
-    identity = selection.the_one(wanted, found)
-    if identity is None or not found[identity].has_beginning:
-        with closing(operator.search(wanted.matches)) as survey:
+    for from_checkpoint in (True, False):
+        with closing(operator.search(wanted.matches, from_checkpoint=from_checkpoint)) as survey:
             found = {each.transaction_id: each for each in survey.journeys()}
         identity = selection.the_one(wanted, found)
-    if identity is None:
-        raise UsageError(f"group {group!r} knows no transaction {wanted.text!r}")
-    return found[identity]
+        if identity is not None and (found[identity].has_beginning or not from_checkpoint):
+            return found[identity]
+    raise UsageError(f"group {group!r} knows no transaction {wanted.text!r}")
 
 
 def ask_fence(fence: Any, journey: Journey) -> Asked:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Final
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
@@ -21,8 +22,20 @@ from txcore.history.resuming import next_generation, next_of_inner
 from txcore.ids import id_text
 from txcore.operator.awaited import Awaited
 from txcore.operator.lists import ParkedHalf, PendingHalf, parked_half, pending_half
+from txcore.operator.selection import oldest_first
 from txcore.port import Backend
-from txcore.records import REASON_SIZE_MAX, Forced, Half, HalfRecord, Op, OpKind, Outcome, Resolution, Status
+from txcore.records import (
+    FINAL_KINDS,
+    REASON_SIZE_MAX,
+    Forced,
+    Half,
+    HalfRecord,
+    Op,
+    OpKind,
+    Outcome,
+    Resolution,
+    Status,
+)
 from txcore.results import EndResult, EndState
 from txcore.runtime.commands import Flow
 from txcore.runtime.drivers import BlockingBridge, run_blocking
@@ -48,21 +61,26 @@ class Operator:
         randomness: Randomness | None = None,
         on_progress: Progress | None = None,
     ) -> None:
-        self._backend = backend
         self._group = group
         self._by = by
         self._clock = clock or SystemClock()
-        self._randomness = randomness or system_randomness()
-        self._on_progress = on_progress
         self._bridge = BlockingBridge(backend)
+        self._survey = partial(
+            Survey,
+            backend,
+            group,
+            clock=self._clock,
+            randomness=randomness or system_randomness(),
+            by=by,
+            on_progress=on_progress,
+        )
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def pending(self) -> list[PendingHalf]:
         """Return the undecided halves, oldest first. Reads from the checkpoints to a tick of its own."""
         with closing(self.look()) as survey:
-            found = [pending_half(journey) for journey in survey.journeys() if journey.is_pending]
-        return sorted(found, key=lambda half: (half.born_ms, half.transaction_id))
+            return [pending_half(each) for each in oldest_first(survey.journeys()) if each.is_pending]
 
     def parked(self) -> list[ParkedHalf]:
         """Return the discarded halves that are neither resumed nor finished, oldest first.
@@ -71,8 +89,7 @@ class Operator:
         """
         with closing(self.look()) as survey:
             entries = survey.open_entries()
-        found = [parked_half(journey) for journey in self.still_parked(entries)]
-        return sorted(found, key=lambda half: (half.parked_ms, half.transaction_id))
+        return [parked_half(each) for each in oldest_first(self.still_parked(entries))]
 
     def still_parked(self, entries: Collection[bytes]) -> list[Journey]:
         """Return the journeys that are parked, of *entries*, see `Survey.open_entries`; reads the whole logs for them.
@@ -82,7 +99,7 @@ class Operator:
         if not entries:
             return []
         with closing(self.watch(entries, from_checkpoint=False)) as survey:
-            return [journey for journey in survey.journeys() if journey.is_parked and journey.parked]
+            return [journey for journey in survey.journeys() if journey.parked_as is not None]
 
     def show(self, transaction_id: bytes) -> Journey:
         """Return everything the logs hold about one transaction.
@@ -99,12 +116,12 @@ class Operator:
                 return journey
         raise UsageError(f"group {self._group!r} knows no transaction {id_text(transaction_id)}")
 
-    def look(self, *, forget_finished: bool = True) -> Survey:
+    def look(self) -> Survey:
         """Return a survey, read to the end, of the records after the checkpoints and of every parked record.
 
         It holds every undecided half; `watch` shows whether a parked one is still parked. The caller closes it.
         """
-        return self._read(from_checkpoint=True, forget_finished=forget_finished)
+        return _caught_up(self._survey(from_checkpoint=True, forget_finished=True))
 
     def watch(self, transaction_ids: Iterable[bytes], *, from_checkpoint: bool) -> Survey:
         """Return a survey, read to the end, of these transactions only. The caller closes it."""
@@ -112,18 +129,23 @@ class Operator:
 
     def search(self, wanted: Callable[[bytes], bool], *, from_checkpoint: bool = False) -> Survey:
         """Return a survey, read to the end, of the transactions that are *wanted*. The caller closes it."""
-        return self._read(from_checkpoint=from_checkpoint, wanted=wanted)
+        return _caught_up(self._survey(from_checkpoint=from_checkpoint, wanted=wanted))
 
     def finished(self, wanted: Callable[[bytes], bool]) -> set[bytes]:
         """Return the *wanted* transactions whose final op is in the log; reads all of it, keeps only ids."""
         found: set[bytes] = set()
 
-        def note(transaction_id: bytes) -> None:
-            if wanted(transaction_id):
-                found.add(transaction_id)
+        def note(op: Op) -> None:
+            if op.kind in FINAL_KINDS and wanted(op.transaction_id):
+                found.add(op.transaction_id)
 
-        with closing(self._read(from_checkpoint=False, wanted=lambda _: False, on_final=note)):
-            return found
+        self.replay(note)
+        return found
+
+    def replay(self, on_op: Callable[[Op], None], on_half: Callable[[Half, int | None], None] | None = None) -> None:
+        """Read all of the logs, keep nothing, and call the functions as `Survey` does."""
+        with closing(self._survey(wanted=lambda _: False, on_op=on_op, on_half=on_half)) as survey:
+            survey.catch_up()
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
@@ -157,7 +179,7 @@ class Operator:
             own = survey.find(half.transaction_id)
         record = next_of_inner(poison, own, self._by, reason)
         generation = self._append(record) if record is not None else max(own.generation if own else 0, 0)
-        result = self._dismiss(poison, f"resumed as {id_text(half.transaction_id)}: {reason}")
+        result = self._dismiss(poison, OpKind.ROLLBACK, f"resumed as {id_text(half.transaction_id)}: {reason}")
         if result.state is EndState.UNKNOWN:
             raise HalfUnknownError(
                 f"{id_text(half.transaction_id)} is resumed, but the entry of {id_text(poison.transaction_id)} may "
@@ -190,8 +212,6 @@ class Operator:
             UsageError: no reason given, or the id is unknown.
             TransactionStateError: see `ask`.
         """
-        if not reason:
-            raise UsageError(REASON_TEXT)
         journey = self.show(transaction_id)
         result = self.ask(journey, kind, reason, override_fence=override_fence)
         if result.state is not EndState.UNKNOWN or result.error is not None or wait_s <= 0:
@@ -207,7 +227,8 @@ class Operator:
         Raises:
             UsageError: no reason given.
             TransactionStateError: a decision is journaled, so targets may be published: it can be neither overridden
-                nor reversed. Or it is poison: only a ROLLBACK takes effect, at once, and it is no longer parked.
+                nor reversed. Or there is no half: only a ROLLBACK takes effect, or the COMMIT that is journaled, at
+                once, and it is no longer parked.
             HalfRefusedError, HalfUnknownError: as for `resume`, where it is parked.
         """
         if not reason:
@@ -219,7 +240,7 @@ class Operator:
         if ruling is Ruling.REFUSED:
             raise TransactionStateError(f"{id_text(transaction_id)}: {text}")
         if ruling is Ruling.DISMISS:
-            return self._dismiss(journey, reason)
+            return self._dismiss(journey, kind, reason)
         generation = journey.generation
         if journey.is_parked:
             generation = self._append(next_generation(journey, self._by, reason))
@@ -228,12 +249,12 @@ class Operator:
         outcome = self._write(journey, op)
         return EndResult(EndState.UNKNOWN, transaction_id, None if outcome.status is Status.DURABLE else outcome.error)
 
-    def _dismiss(self, journey: Journey, reason: str) -> EndResult:
+    def _dismiss(self, journey: Journey, kind: OpKind, reason: str) -> EndResult:
         """Close the entry of a record that no owner works on: nothing of it can be published."""
         identity = journey.transaction_id
         generation = max(journey.discarded_generation, *(each.generation for each in journey.parked)) + 1
         at_ms, reason = self._clock.wall_ms(), reason[:REASON_SIZE_MAX]
-        op = Op(OpKind.ROLLBACK, identity, generation, self._by, at_ms, forced=Forced.YES, reason=reason)
+        op = Op(kind, identity, generation, self._by, at_ms, forced=Forced.YES, reason=reason)
         outcome = self._write(journey, op, closed_record(identity, generation, self._by, at_ms))
         states = {Status.DURABLE: EndState.ACCEPTED, Status.SUPERSEDED: EndState.ALREADY_DONE}
         return EndResult(states.get(outcome.status, EndState.UNKNOWN), identity, outcome.error)
@@ -275,32 +296,15 @@ class Operator:
             )
         return record.generation
 
-    def _read(
-        self,
-        *,
-        from_checkpoint: bool,
-        wanted: Callable[[bytes], bool] | None = None,
-        forget_finished: bool = False,
-        on_final: Callable[[bytes], None] | None = None,
-    ) -> Survey:
-        survey = Survey(
-            self._backend,
-            self._group,
-            clock=self._clock,
-            randomness=self._randomness,
-            by=self._by,
-            from_checkpoint=from_checkpoint,
-            wanted=wanted,
-            forget_finished=forget_finished,
-            on_progress=self._on_progress,
-            on_final=on_final,
-        )
-        try:
-            survey.catch_up()
-        except BaseException:
-            survey.close()
-            raise
-        return survey
+
+def _caught_up(survey: Survey) -> Survey:
+    """Read a survey to the end; it is closed if that fails."""
+    try:
+        survey.catch_up()
+    except BaseException:
+        survey.close()
+        raise
+    return survey
 
 
 def _one(command: HalfRecord | Resolution) -> Flow[Outcome]:

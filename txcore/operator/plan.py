@@ -80,8 +80,15 @@ OBJECTIONS: Final = {
     FenceAnswer.NO_ANSWER: "the database does not answer",
     FenceAnswer.PRUNED: "the fence's row may have been pruned, so there is no answer",
     FenceAnswer.FORCED: "an operator has forced it before",
+    FenceAnswer.VIA_TABLE: "it travels by the local message table, whose relay delivers it",
+    FenceAnswer.SENT: "it went by the local message table, whose relay has sent it",
 }
 """The reasons against a decision, by the fence's answer; for every other one its name."""
+DOUBTS: Final = {
+    FenceAnswer.COMMIT: "it committed, so its producer or a checker may have delivered some of its messages already",
+    FenceAnswer.ABSENT: "should its database transaction still be open, it will fail to commit",
+}
+"""The warnings about a decision against the fence, by its answer."""
 _STEPS: Final = {Ruling.HOLDS: Step.ALREADY, Ruling.DISMISS: Step.ACT}
 
 
@@ -157,7 +164,7 @@ def _force(verb: Verb, journey: Journey, reading: FenceReading | None, *, overri
     if consent is Consent.AGREES:
         return Step.ACT, f"will {verb.words}, through the fence"
     if consent is Consent.FORBIDS:
-        return Step.REFUSED, "it travels by the local message table, whose relay delivers it"
+        return Step.REFUSED, why
     if override:
         return Step.ACT, f"will {verb.words} AGAINST THE FENCE: {why}"
     return Step.REFUSED, f"{why}; --override-fence goes against it"
@@ -165,11 +172,9 @@ def _force(verb: Verb, journey: Journey, reading: FenceReading | None, *, overri
 
 def is_doubtful(each: Plan) -> str:
     """Return a further warning for the operator; "" for none."""
-    journey = each.journey
-    if journey.is_parked and journey.parked and journey.parked[-1].code == ParkCode.COVERAGE_GAP:
+    entry = each.journey.parked_as
+    if entry is not None and entry.code == ParkCode.COVERAGE_GAP:
         return "part of its log is gone: it may have been delivered before, and would be again with the same id"
-    if "AGAINST" in each.text and each.reading is not None and each.reading.answer is FenceAnswer.COMMIT:
-        return "it committed, so its producer or a checker may have delivered some of its messages already"
-    if "AGAINST" in each.text and each.reading is not None and each.reading.answer is FenceAnswer.ABSENT:
-        return "should its database transaction still be open, it will fail to commit"
-    return ""
+    if each.reading is None or "AGAINST" not in each.text:
+        return ""
+    return DOUBTS.get(each.reading.answer, "")

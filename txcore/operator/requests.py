@@ -5,14 +5,11 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from txcore.clock import Clock, Randomness
-from txcore.history.log_survey import Survey
 from txcore.operator import to_json
-from txcore.port import Backend
+from txcore.operator.operator import Operator
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Forced, Half, Op, OpKind
 
 KEPT_MAX: Final = 500
@@ -58,9 +55,8 @@ class _Newest:
         self._last_ms[entry.transaction_id] = order_ms
         if len(self._last_ms) > REMEMBERED_MAX:
             self._last_ms.popitem(last=False)
-        heapq.heappush(self._kept, (order_ms, self.count, entry))
-        if len(self._kept) > KEPT_MAX:
-            heapq.heappop(self._kept)
+        keep = heapq.heappush if len(self._kept) < KEPT_MAX else heapq.heappushpop
+        keep(self._kept, (order_ms, self.count, entry))
 
     def take_op(self, op: Op) -> None:
         step = _step_of(op)
@@ -74,7 +70,7 @@ class _Newest:
             self.add(Entry(appended_ms or half.born_ms, half.transaction_id, "resumed", by, "", reason))
 
 
-def read_decisions(backend: Backend, group: str, clock: Clock, randomness: Randomness) -> tuple[Sequence[Entry], int]:
+def read_decisions(operator: Operator) -> tuple[Sequence[Entry], int]:
     """Return the newest decisions of operators, newest first, and the number of all; reads all of the logs.
 
     Raises:
@@ -82,17 +78,7 @@ def read_decisions(backend: Backend, group: str, clock: Clock, randomness: Rando
         BackendUnavailableError, BackendTimeoutError: the logs cannot be read.
     """
     newest = _Newest()
-    survey = Survey(
-        backend,
-        group,
-        clock=clock,
-        randomness=randomness,
-        wanted=lambda _: False,
-        on_op=newest.take_op,
-        on_half=newest.take_half,
-    )
-    with closing(survey):
-        survey.catch_up()
+    operator.replay(newest.take_op, newest.take_half)
     return newest.entries, newest.count
 
 

@@ -102,7 +102,8 @@ class Filter:
 
     def accepts(self, journey: Journey, now_ms: int) -> bool:
         """Return whether *journey* matches; its age is that of the half, or of the parked record if it is parked."""
-        if self.reason and not (journey.is_parked and journey.parked and journey.parked[-1].code == self.reason):
+        entry = journey.parked_as
+        if self.reason and (entry is None or entry.code != self.reason):
             return False
         if self.topic and self.topic not in topics_in(journey):
             return False
@@ -130,9 +131,8 @@ def topics_in(journey: Journey) -> tuple[str, ...]:
 
 def since_ms(journey: Journey) -> int:
     """Return the time of parking for a parked transaction, else the birth of its half; in milliseconds."""
-    if journey.is_parked and journey.parked:
-        return journey.parked[-1].at_ms
-    return journey.born_ms
+    entry = journey.parked_as
+    return journey.born_ms if entry is None else entry.at_ms
 
 
 def age_s(journey: Journey, now_ms: int) -> float:

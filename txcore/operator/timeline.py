@@ -25,7 +25,9 @@ def events(journey: Journey) -> Iterator[Event]:
     """Yield the events: copies of the half, parked records and ops, by their writers' clocks."""
     found: list[tuple[int, int, Event]] = []
     for half, appended_ms in zip(journey.halves, journey.half_times_ms, strict=True):
-        at_ms = appended_ms if appended_ms is not None else _time_of(half)
+        at_ms = appended_ms
+        if at_ms is None and half.generation == 0 and half.folded_to < 0:
+            at_ms = half.born_ms
         found.append((at_ms or half.born_ms, 0, Event(at_ms, "half", _half_text(half))))
     found.extend((each.at_ms, 1, Event(each.at_ms, "parked", _parked_text(each))) for each in journey.parked)
     newest_ms = 0
@@ -39,7 +41,8 @@ def events(journey: Journey) -> Iterator[Event]:
 
 def missing(journey: Journey) -> Sequence[int]:
     """Return the indexes of the messages that are known to be undelivered."""
-    return journey.parked[-1].missing if journey.is_parked and journey.parked else ()
+    entry = journey.parked_as
+    return () if entry is None else entry.missing
 
 
 def op_text(op: Op) -> str:
@@ -59,10 +62,6 @@ def op_text(op: Op) -> str:
     if op.reason:
         parts.append(formatting.readable(op.reason))
     return ", ".join(parts)
-
-
-def _time_of(half: Half) -> int | None:
-    return half.born_ms if half.generation == 0 and half.folded_to < 0 else None
 
 
 def _half_text(half: Half) -> str:

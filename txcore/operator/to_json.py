@@ -48,19 +48,11 @@ def pending(journey: Journey, now_ms: int) -> dict[str, Any]:
     """Return a line of `txcore pending --json`."""
     half, request = journey.half, journey.request
     return {
-        "transaction_id": id_text(journey.transaction_id),
-        "short_id": short_id(journey.transaction_id),
-        "partition": journey.partition,
+        **_line(journey, half, now_ms),
         "generation": journey.generation,
         "born": formatting.iso(journey.born_ms),
-        "age_s": round(age_s(journey, now_ms), 3),
         "checks": journey.count,
         "checks_max": half.check_max or None if half else None,
-        "fenced": half.fence_decides if half else None,
-        "asks_fence": half.asks_fence if half else None,
-        "decided": kind_name(journey.decided),
-        "topics": list(topics_in(journey)),
-        "messages": len(half.messages) if half else 0,
         "by": half.by if half else "",
         "newer_version": journey.newer_version if journey.is_newer else None,
         "request": None if request is None else _op(request),
@@ -71,21 +63,13 @@ def parked(journey: Journey, now_ms: int) -> dict[str, Any]:
     """Return a line of `txcore parked --json`."""
     entry, half = journey.parked[-1], journey.any_half
     return {
-        "transaction_id": id_text(journey.transaction_id),
-        "short_id": short_id(journey.transaction_id),
-        "partition": journey.partition,
+        **_line(journey, half, now_ms),
         "generation": entry.generation,
         "code": entry.code,
         "reason": entry.reason,
         "parked": formatting.iso(entry.at_ms),
-        "age_s": round(age_s(journey, now_ms), 3),
         "born": formatting.iso(half.born_ms) if half else None,
         "checks": entry.count,
-        "fenced": half.fence_decides if half else None,
-        "asks_fence": half.asks_fence if half else None,
-        "decided": kind_name(journey.decided),
-        "topics": list(topics_in(journey)),
-        "messages": len(half.messages) if half else 0,
         "missing": list(entry.missing),
         "by": entry.by,
     }
@@ -106,19 +90,14 @@ def fence_row(row: FenceRow | None) -> dict[str, Any] | None:
 def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
     """Return `txcore show --json`, without the fence's part."""
     half = journey.any_half
-    entry = journey.parked[-1] if journey.is_parked and journey.parked else None
+    entry = journey.parked_as
     return {
-        "transaction_id": id_text(journey.transaction_id),
-        "short_id": short_id(journey.transaction_id),
+        **_common(journey, half),
         "state": state_of(journey),
-        "partition": journey.partition,
         "generation": journey.generation,
         "newer_version": journey.newer_version if journey.is_newer else None,
         "age_s": round(max(now_ms - half.born_ms, 0) / 1000, 3) if half else None,
         "checks": journey.count,
-        "decided": kind_name(journey.decided),
-        "fenced": half.fence_decides if half else None,
-        "asks_fence": half.asks_fence if half else None,
         "missing": list(entry.missing) if entry else [],
         "messages": [_message(index, each, bodies=bodies) for index, each in enumerate(half.messages)] if half else [],
         "halves": [
@@ -138,6 +117,28 @@ def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
             }
             for each in journey.parked
         ],
+    }
+
+
+def _common(journey: Journey, half: Half | None) -> dict[str, Any]:
+    """Return the fields that every form of a transaction has."""
+    return {
+        "transaction_id": id_text(journey.transaction_id),
+        "short_id": short_id(journey.transaction_id),
+        "partition": journey.partition,
+        "fenced": half.fence_decides if half else None,
+        "asks_fence": half.asks_fence if half else None,
+        "decided": kind_name(journey.decided),
+    }
+
+
+def _line(journey: Journey, half: Half | None, now_ms: int) -> dict[str, Any]:
+    """Return the fields that a line of each list has."""
+    return {
+        **_common(journey, half),
+        "age_s": round(age_s(journey, now_ms), 3),
+        "topics": list(topics_in(journey)),
+        "messages": len(half.messages) if half else 0,
     }
 
 

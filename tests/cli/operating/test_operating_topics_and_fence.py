@@ -12,6 +12,7 @@ from txcore import ids
 from txcore.cli.operating import fences, topics
 from txcore.fence import FenceAnswer
 from txcore.ids import id_text
+from txcore.operator.operator import Operator
 
 DAY_MS = 86_400_000
 
@@ -210,6 +211,24 @@ class TestPrune:
         assert "1 row deleted" in ran.output
         readings = world.fence.peek([bytes.fromhex(each.replace("-", "")) for each in (done, pending)])
         assert [each.answer for each in readings.values()] == [FenceAnswer.PRUNED, FenceAnswer.COMMIT]
+
+    def test_half_that_is_resumed_between_the_reads_holds_the_horizon_down(self, world, old, monkeypatch):
+        """The read that shows whether an entry is still parked also shows that it is pending again."""
+        parked = world.parked()
+        old()
+        read = Operator.watch
+
+        def watch(operator, *arguments, **options):
+            with monkeypatch.context() as patch:
+                patch.setattr(Operator, "watch", read)
+                if world.journey(parked).is_parked:
+                    world.kit.operator().resume(bytes.fromhex(parked.replace("-", "")), "now")
+            return read(operator, *arguments, **options)
+
+        monkeypatch.setattr(Operator, "watch", watch)
+        shown = world.json("fence", "prune", "--older-than", "1d")
+        assert world.journey(parked).is_pending
+        assert shown["bound_by"] == f"{parked} of group {world.kit.group} is undecided"
 
     def test_every_group_of_the_table_must_be_named(self, world, old):
         """The command requires each group, because the horizon is the table's and would rise for the others too."""

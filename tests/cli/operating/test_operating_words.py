@@ -189,9 +189,14 @@ def test_a_forced_decision_obeys_the_fence(verb, answer, step, text):
 
 @pytest.mark.parametrize("override", [False, True])
 @pytest.mark.parametrize("verb", [Verb.COMMIT, Verb.ROLLBACK])
-def test_transaction_in_the_message_table_is_not_forced(verb, override):
-    """The plan refuses a transaction in the message table, because its relay delivers it in any case."""
-    assert planned(verb, FenceAnswer.VIA_TABLE, override=override).step is Step.REFUSED
+@pytest.mark.parametrize(
+    ("answer", "text"), [(FenceAnswer.VIA_TABLE, "relay delivers it"), (FenceAnswer.SENT, "relay has sent it")]
+)
+def test_transaction_of_the_message_table_is_not_forced(answer, text, verb, override):
+    """The plan refuses a transaction of the message table, whose row the fence's `force` refuses to change."""
+    made = planned(verb, answer, override=override)
+    assert made.step is Step.REFUSED
+    assert made.text.endswith(text)
 
 
 @pytest.mark.parametrize("override", [False, True])

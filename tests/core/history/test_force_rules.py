@@ -45,6 +45,8 @@ def journey(*, final=0, decided=0, code="", body=b""):
         (journey(code=ParkCode.LOST), ROLLBACK, True, Ruling.DISMISS),
         (journey(code=ParkCode.LOST, decided=ROLLBACK), ROLLBACK, True, Ruling.DISMISS),
         (journey(code=ParkCode.LOST, decided=COMMIT), ROLLBACK, False, Ruling.REFUSED),
+        (journey(code=ParkCode.LOST, decided=COMMIT), COMMIT, False, Ruling.DISMISS),
+        (journey(code=ParkCode.LOST, decided=ROLLBACK), COMMIT, False, Ruling.REFUSED),
         (journey(code=ParkCode.POISON, body=b"\xc1"), ROLLBACK, False, Ruling.DISMISS),
         (journey(code=ParkCode.POISON, body=b"\xc1"), COMMIT, False, Ruling.REFUSED),
         (journey(code=ParkCode.POISON, body=wire.encode_half(half())), ROLLBACK, False, Ruling.REFUSED),
@@ -63,7 +65,7 @@ def test_the_logs_allow_a_decision_that_contradicts_nothing(found, kind, overrid
 def test_the_fence_consents_to_its_own_answer_only(answer, kind):
     """A tombstone of a half that its listener may have committed without a row leaves the decision to the operator."""
     expected = Consent.AGREES if answer.value == kind.name else Consent.OBJECTS
-    if answer is FenceAnswer.VIA_TABLE:
+    if answer in {FenceAnswer.VIA_TABLE, FenceAnswer.SENT}:
         expected = Consent.FORBIDS
     assert expected is consent_of(answer, kind, fence_decides=True)
     if answer is FenceAnswer.ROLLBACK:

@@ -13,7 +13,6 @@ from txcore import (
     TransactionListener,
     TransactionProducer,
 )
-from txcore.clock import SystemClock
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.operator import requests
 from txcore.operator.operator import Operator
@@ -56,31 +55,31 @@ def checker(broker, running_clock):
     checker.stop()
 
 
-def decisions_in(broker, randomness):
-    entries, count = requests.read_decisions(MemoryBackend(broker), "g", SystemClock(), randomness)
+def decisions_in(broker):
+    entries, count = requests.read_decisions(Operator(MemoryBackend(broker), "g"))
     assert len(entries) == count
     return [(each.what, each.by, each.reason) for each in reversed(entries)]
 
 
-def test_a_forced_end_is_listed_from_its_request_to_its_execution(broker, randomness, orphan, checker):
+def test_a_forced_end_is_listed_from_its_request_to_its_execution(broker, orphan, checker):
     """The steps of a forced end are listed in the order of the log, even if clocks differ; other ends are left out."""
     identity = orphan()
     Operator(MemoryBackend(broker), "g", by="ann").rollback(identity, "it is void")
     checker.run_once()
-    steps = decisions_in(broker, randomness)
+    steps = decisions_in(broker)
     assert ("asked for ROLLBACK", "ann", "it is void") == steps[0]
     assert ["decided ROLLBACK", "executed ROLLBACK"] == [what for what, _, _ in steps[1:]]
     assert "ann: it is void" == steps[1][2]
 
 
-def test_a_resume_is_listed_with_its_reason(broker, running_clock, randomness, orphan, checker):
+def test_a_resume_is_listed_with_its_reason(broker, running_clock, orphan, checker):
     """A resume is listed with the operator and the reason that its half names."""
     identity = orphan()
     for _ in range(3):
         checker.run_once()
         running_clock.advance(5)
     Operator(MemoryBackend(broker), "g", by="bo").resume(identity, "it knows: now")
-    assert [("resumed", "bo", "it knows: now")] == decisions_in(broker, randomness)
+    assert [("resumed", "bo", "it knows: now")] == decisions_in(broker)
 
 
 def test_the_newest_are_kept_and_all_are_counted(monkeypatch):

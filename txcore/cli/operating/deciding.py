@@ -12,6 +12,7 @@ import typer
 from txcore.cli.operating.listing import OlderThan, Reason, Topic, filter_of, names_of, now_ms, parked_journeys
 from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
+from txcore.clock import SystemClock
 from txcore.errors import TxcoreError, UsageError
 from txcore.fence import FenceReading
 from txcore.history.force_rules import REASON_TEXT
@@ -222,7 +223,7 @@ class _Decision:
         for each in plans[:SHOWN_MAX]:
             journey = each.journey
             state = to_json.state_of(journey)
-            code = f" {journey.parked[-1].code}" if journey.is_parked and journey.parked else ""
+            code = f" {journey.parked_as.code}" if journey.parked_as is not None else ""
             old = formatting.age(selection.age_s(journey, now_ms()))
             topics = " ".join(selection.topics_in(journey)) or "-"
             self._screen.say(f"{self._names[journey.transaction_id]}  {state}{code} for {old}, to {topics}", "bold")
@@ -288,7 +289,7 @@ class _Decision:
     def _execute(self, survey: Survey, plans: Sequence[Plan]) -> None:
         asked = self._asked
         waiting: list[tuple[Plan, Awaited]] = []
-        since_s = survey.elapsed_s()
+        since_s = SystemClock().elapsed_s()
         for each in self._screen.steps(plans, asked.verb.value):
             if each.step is not Step.ACT:
                 self._report(each, "")
@@ -343,9 +344,9 @@ class _Decision:
     def _unanswered(self, survey: Survey, journey: Journey, since_s: float) -> str:
         wait_s, group = f"{self._asked.wait_s:g} s", self._session.address.group
         kept = "the half" if self._asked.verb is Verb.RESUME else "the request"
-        if survey.was_owned_since(journey.partition, since_s):
-            owner = survey.owners[journey.partition].by
-            text = f"checker {owner} is at work but has not decided within {wait_s}; {kept} stays in the log"
+        owner = survey.owners.get(journey.partition)
+        if owner is not None and owner.seen_s >= since_s:
+            text = f"checker {owner.by} is at work but has not decided within {wait_s}; {kept} stays in the log"
         else:
             text = f"no checker answered within {wait_s}; {kept} stays in the log for the next checker of group {group}"
         half = journey.half

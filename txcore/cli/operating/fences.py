@@ -284,12 +284,19 @@ class _Closed:
 
 
 def _undecided(session: Session) -> set[bytes]:
-    """Return the ids of a group's halves that are pending or parked."""
-    operator = session.operator
-    with closing(operator.look()) as survey:
+    """Return the ids of a group's halves that are pending or parked.
+
+    Only the whole logs show the state of an entry. That one read decides about it: it may have been resumed since the
+    first one, so that it is pending, perhaps under the id of the half inside it.
+    """
+    with closing(session.operator.look()) as survey:
         pending = {each.transaction_id for each in survey.journeys() if each.is_pending}
-        entries = survey.open_entries()
-    return pending | {resumable_id(each) for each in operator.still_parked(entries)}
+        entries = [each for each in survey.journeys() if each.entry is not None]
+    if not entries:
+        return pending
+    ids = {each.transaction_id for each in entries} | {resumable_id(each) for each in entries}
+    with closing(session.operator.watch(ids, from_checkpoint=False)) as survey:
+        return pending | {resumable_id(each) for each in survey.journeys() if each.is_pending or each.is_parked}
 
 
 def _sessions(stack: ExitStack, place: Place, screen: Screen, also: Sequence[str]) -> list[Session]:

@@ -38,7 +38,7 @@ def create(place: Place, partitions: Partitions = 0) -> None:
     """
     screen = Screen(as_json=place.as_json)
     with opened(place, screen, may_create=True) as session:
-        count = _verified(session, lambda: wait_for(_ensured(session, partitions), TIMEOUT_S))
+        count = _verified(session, lambda: wait_for(session.backend, _ensured(session, partitions), TIMEOUT_S))
     _show(screen, session, count)
 
 

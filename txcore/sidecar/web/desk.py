@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from txcore.clock import Randomness, system_randomness
 from txcore.errors import TxcoreError, UsageError
 from txcore.history.journey import Journey
 from txcore.ids import id_text
@@ -91,9 +90,8 @@ def confirmation_of(transaction_id: bytes, *, override: bool) -> str:
 class Desk:
     """See the module. Thread safe; calls block while they read."""
 
-    def __init__(self, sidecar: Sidecar, randomness: Randomness | None = None) -> None:
+    def __init__(self, sidecar: Sidecar) -> None:
         self._sidecar = sidecar
-        self._randomness = randomness or system_randomness()
         self._reads = threading.BoundedSemaphore(READS_MAX)
         self._acting = threading.Lock()
 
@@ -130,7 +128,7 @@ class Desk:
         """
         runner = self.runner(group)
         with self._reading(runner) as backend:
-            return read_decisions(backend, group, self._sidecar.clock, self._randomness)
+            return read_decisions(Operator(backend, group, clock=self._sidecar.clock))
 
     def decide(self, group: str, text: str, decision: Decision) -> str:
         """Read and plan the decision once more, execute it, and return the result as text.
