@@ -210,6 +210,14 @@ def test_transactions(line):
     line("WARN", "librdkafka #5423", "read_committed", options="?release=transaction")
 
 
+@pytest.mark.breaks("kafka.hanging-transactions")
+def test_hanging_transactions(line, group):
+    """The doctor warns that a killed broker may leave a transaction open if releases are transactions."""
+    line("OK", "release=steps")
+    words = ("without its marker", "halves stay undecided", "release=steps", f"find-hanging --topic txc.{group}.op")
+    line("WARN", *words, options="?release=transaction")
+
+
 @pytest.mark.breaks("kafka.internal-topics")
 def test_internal_topics(line, broker, broker_line):
     """The doctor warns if an internal topic has one replica, because ownership would be lost with it."""
