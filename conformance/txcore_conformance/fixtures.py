@@ -12,8 +12,7 @@ from txcore.port import Backend
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import Kit
 from txcore_conformance.pytest_plugin import load_harness, missing_promise
-from txcore_conformance.server_packages import ServerUnavailableError
-from txcore_conformance.servers import is_required
+from txcore_conformance.required import obtained
 
 VIOLATIONS_SHOWN_MAX: Final = 20
 
@@ -28,13 +27,7 @@ def harness_name(request: pytest.FixtureRequest) -> str:
 def harness(harness_name: str) -> Iterator[Harness]:
     """Harness of the backend under test, started once."""
     made = load_harness(harness_name)()
-    try:
-        made.start()
-    except ServerUnavailableError as error:
-        name = getattr(made, "broker_name", "")
-        if is_required(name):
-            pytest.fail(f"{name} is required by TXCORE_REQUIRE: {error}")
-        pytest.skip(f"{name}: {error}")
+    obtained(getattr(made, "broker_name", ""), made.start)
     yield made
     made.stop()
 
@@ -53,13 +46,7 @@ def kit(harness: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
 @pytest.fixture(scope="session")
 def private(harness: Harness) -> Iterator[Harness]:
     """Harness of the backend under test on a private broker, which tests may kill, freeze and cut off."""
-    name = getattr(harness, "broker_name", "")
-    try:
-        made = harness.private()
-    except ServerUnavailableError as error:
-        if is_required(name):
-            raise
-        pytest.skip(f"no private {name}: {error}")
+    made = obtained(getattr(harness, "broker_name", ""), harness.private)
     if made is None:
         pytest.skip("there is no broker process to kill, freeze or cut off")
     yield made

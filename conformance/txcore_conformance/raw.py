@@ -11,7 +11,7 @@ from typing import Final
 from txcore import wire
 from txcore.clock import SystemClock
 from txcore.ids import IdFactory
-from txcore.port import Backend, Claim
+from txcore.port import Backend, Claim, Reader
 from txcore.records import (
     Half,
     HalfRecord,
@@ -163,6 +163,20 @@ def read(
         kit.until(is_enough, f"reading the {kind.value} log")
     finally:
         reader.close()
+    return records
+
+
+def read_to(kit: Kit, reader: Reader, end: int, *, count_max: int = 100) -> list[LogRecord]:
+    """Read until *reader* has passed *end*; return the records read."""
+    records: list[LogRecord] = []
+
+    def has_passed() -> bool:
+        if reader.passed >= end:
+            return True
+        records.extend(reader.read(count_max))
+        return reader.passed >= end
+
+    kit.until(has_passed, f"reading to {end}")
     return records
 
 

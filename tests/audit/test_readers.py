@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 from txcore_conformance import brokers
 from txcore_conformance.brokers.security import PASSWORD
 from txcore_conformance.kit import error_of, wait_until
+from txcore_conformance.required import obtained
 from txcore_spark import session
 from txcore_spark.anomalies import Maker, identity_of
 from txcore_spark.job import FINDINGS, Audit
@@ -53,12 +54,7 @@ class World:
         if name == "sqlite":
             self.url = f"sqlite:///{folder}/broker.db"
         else:
-            try:
-                self.broker = brokers.start(name, own=True, **(SECURED if spark else {}))
-            except brokers.ServerUnavailableError as error:
-                if brokers.is_required(name):
-                    pytest.fail(str(error))
-                pytest.skip(str(error))
+            self.broker = obtained(name, lambda: brokers.start(name, own=True, **(SECURED if spark else {})))
             self.url = self.broker.url
 
     def close(self):

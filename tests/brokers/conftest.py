@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from txcore_conformance import brokers
+from txcore_conformance.required import obtained
 
 TOPIC = "texts"
 
@@ -245,12 +246,3 @@ def runs() -> Callable[[int], bool]:
             return False
 
     return state
-
-
-def obtained(name, start):
-    try:
-        return start()
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required(name):
-            pytest.fail(f"{name} is required by TXCORE_REQUIRE: {error}")
-        pytest.skip(f"{name}: {error}")

@@ -8,6 +8,7 @@ import sqlite3
 
 import pytest
 from txcore_conformance import servers
+from txcore_conformance.required import obtained
 
 SPOIL = """
 import sqlite3
@@ -82,12 +83,7 @@ def test_too_few_kills_prove_nothing(txcore):
 def test_demo_on_postgresql(txcore):
     """The demo makes its own tables in the user's database, and removes all of them."""
     sqlalchemy = pytest.importorskip("sqlalchemy")
-    try:
-        server = servers.postgresql()
-    except servers.ServerUnavailableError as error:
-        if servers.is_required("postgresql"):
-            raise
-        pytest.skip(str(error))
+    server = obtained("postgresql", servers.postgresql)
     try:
         ran = txcore("demo", "--orders", "120", "--kills", "6", "--database", server.url)
         assert (ran.status, ran.errors) == (0, ""), ran

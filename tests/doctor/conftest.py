@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 from txcore_conformance import brokers, servers
+from txcore_conformance.required import obtained
 
 import txcore
 from txcore.cli import main
@@ -188,12 +189,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 @contextlib.contextmanager
 def started(name: str, start: Callable[[], Any]) -> Iterator[Any]:
     """Start a server and remove it at the end; without it skip the test, or fail if TXCORE_REQUIRE names it."""
-    try:
-        server = start()
-    except servers.ServerUnavailableError as error:
-        if servers.is_required(name):
-            pytest.fail(f"{name} is required by TXCORE_REQUIRE: {error}")
-        pytest.skip(f"{name}: {error}")
+    server = obtained(name, start)
     try:
         yield server
     finally:

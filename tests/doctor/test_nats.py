@@ -14,6 +14,7 @@ import pytest
 import txcore_nats.doctor as nats_doctor
 from nats.aio.client import Client
 from txcore_conformance import brokers
+from txcore_conformance.required import obtained
 
 from txcore.errors import BackendUnavailableError, ConfigError
 from txcore.findings import Level, Request, examine
@@ -79,12 +80,7 @@ def broker(start):
 @pytest.fixture(scope="module")
 def trio():
     """A durable cluster of three servers."""
-    try:
-        cluster = brokers.cluster("nats")
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("nats"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    cluster = obtained("nats", lambda: brokers.cluster("nats"))
     yield cluster
     cluster.remove()
 
@@ -143,21 +139,15 @@ def test_cluster_is_well(trio, make_group, eventually):
     assert len(report().lines) == len(nats_doctor.CHECKS)
 
 
-def test_refused_credentials_are_one_sentence():
+def test_refused_credentials_are_one_sentence(start):
     """The error does not show the password."""
     with pytest.raises(BackendUnavailableError, match=r"NATS at 127\.0\.0\.1:1 cannot be reached: Connection refused"):
         open_doctor("nats://127.0.0.1:1", Request("g"))
-    try:
-        broker = brokers.nats(own=True, credentials=True)
-    except brokers.ServerUnavailableError as error:
-        pytest.skip(str(error))
-    try:
+    with start("nats", credentials=True) as broker:
         open_doctor(broker.credentials_url, Request("g")).close()
         with pytest.raises(BackendUnavailableError, match="refuses the credentials") as caught:
             open_doctor(broker.credentials_url.replace(":secret@", ":wrong-one@"), Request("g"))
         assert "wrong-one" not in str(caught.value)
-    finally:
-        broker.remove()
 
 
 def test_refusal_is_reported_after_its_reason_was_lost_at_first():

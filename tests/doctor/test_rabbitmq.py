@@ -11,6 +11,7 @@ import pika
 import pytest
 import txcore_rabbitmq.doctor as rabbitmq_doctor
 from txcore_conformance import brokers
+from txcore_conformance.required import obtained
 
 import txcore
 from txcore import CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer
@@ -39,12 +40,7 @@ def broker(start):
 @pytest.fixture(scope="module")
 def trio():
     """A durable cluster of three nodes."""
-    try:
-        cluster = brokers.cluster("rabbitmq", **{"disk_free_limit.absolute": "2GB"})
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("rabbitmq"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    cluster = obtained("rabbitmq", lambda: brokers.cluster("rabbitmq", **{"disk_free_limit.absolute": "2GB"}))
     yield cluster
     cluster.remove()
 

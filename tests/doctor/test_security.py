@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from txcore_conformance import brokers
+from txcore_conformance.required import obtained
 
 from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, examine
@@ -16,12 +17,7 @@ OPTIONS = {"kafka": "ca_file={}", "rabbitmq": "tls=true&tls_ca_file={}", "nats":
 @pytest.fixture(params=OPTIONS)
 def broker(request):
     """A broker with a TLS listener and a login."""
-    try:
-        broker = brokers.start(request.param, own=True, tls=True, credentials=True)
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required(request.param):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    broker = obtained(request.param, lambda: brokers.start(request.param, own=True, tls=True, credentials=True))
     yield broker
     broker.remove()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from txcore_conformance import brokers
 from txcore_conformance.kit import wait_until
+from txcore_conformance.required import obtained
 
 ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "examples" / "node-service"
@@ -59,12 +60,7 @@ def service_folder(node, tmp_path_factory):
 @pytest.fixture(scope="session")
 def nats_url():
     """Start a NATS server with JetStream, and return its URL."""
-    try:
-        broker = brokers.nats()
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("nats"):
-            raise
-        pytest.skip(str(error))
+    broker = obtained("nats", brokers.nats)
     yield broker.url
     broker.remove()
 

@@ -13,6 +13,7 @@ from txcore_conformance import brokers
 from txcore_conformance.demo.consuming import open_consumer
 from txcore_conformance.kit import Recorder
 from txcore_conformance.raw import target_only
+from txcore_conformance.required import obtained
 
 import txcore
 from txcore.records import Status
@@ -47,12 +48,7 @@ def kind(request):
 @pytest.fixture
 def url(kind):
     """Start a broker of the kind, and return its URL."""
-    try:
-        broker = brokers.start(kind.name)
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required(kind.name):
-            raise
-        pytest.skip(str(error))
+    broker = obtained(kind.name, lambda: brokers.start(kind.name))
     yield broker.url
     broker.remove()
 

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 from txcore_conformance import servers
+from txcore_conformance.required import obtained
 
 from txcore.clock import SystemClock
 from txcore.errors import TxcoreError
@@ -247,11 +248,6 @@ def replicated() -> Iterator[servers.DatabaseServer]:
 
 
 def _server(kind: str, start: Callable[[], servers.DatabaseServer]) -> Iterator[servers.DatabaseServer]:
-    try:
-        server = start()
-    except servers.ServerUnavailableError as error:
-        if servers.is_required(kind):
-            pytest.fail(f"{kind} is required by TXCORE_REQUIRE: {error}")
-        pytest.skip(f"{kind}: {error}")
+    server = obtained(kind, start)
     yield server
     server.remove()

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 from txcore_conformance import servers
+from txcore_conformance.required import obtained
 
 from txcore.fence import FenceAnswer
 
@@ -79,12 +80,9 @@ def test_server_killed_while_the_horizon_was_raised_keeps_the_horizon(killable):
 @pytest.fixture(scope="module")
 def lazy_postgresql():
     """A server that writes its log only when a commit asks for it."""
-    try:
-        server = servers.postgresql(synchronous_commit="off", wal_writer_delay="10000", autovacuum="off")
-    except servers.ServerUnavailableError as error:
-        if servers.is_required("postgresql"):
-            pytest.fail(f"postgresql is required by TXCORE_REQUIRE: {error}")
-        pytest.skip(str(error))
+    server = obtained(
+        "postgresql", lambda: servers.postgresql(synchronous_commit="off", wal_writer_delay="10000", autovacuum="off")
+    )
     if not server.can_be_killed:
         pytest.skip("the server does not belong to the tests")
     yield server

@@ -11,6 +11,7 @@ import textwrap
 import pytest
 from sqlalchemy import make_url
 from txcore_conformance import servers
+from txcore_conformance.required import obtained
 
 PROGRAM = """
     import json, os, sys
@@ -50,12 +51,7 @@ PROGRAM = """
 @pytest.fixture(scope="session")
 def server():
     """A PostgreSQL server."""
-    try:
-        made = servers.postgresql()
-    except servers.ServerUnavailableError as error:
-        if servers.is_required("postgresql"):
-            raise
-        pytest.skip(str(error))
+    made = obtained("postgresql", servers.postgresql)
     yield made
     made.remove()
 

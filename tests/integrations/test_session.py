@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from txcore_conformance import servers
 from txcore_conformance.kit import FAST, wait_until
+from txcore_conformance.required import obtained
 
 import txcore
 from txcore.integrations.session import SessionPublisher
@@ -65,12 +66,7 @@ def server():
 
     def get(name):
         if name not in started:
-            try:
-                started[name] = getattr(servers, name)()
-            except servers.ServerUnavailableError as error:
-                if servers.is_required(name):
-                    raise
-                pytest.skip(str(error))
+            started[name] = obtained(name, getattr(servers, name))
         return started[name]
 
     yield get

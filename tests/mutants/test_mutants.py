@@ -13,6 +13,7 @@ from mutant import all_mutants
 from mutant_table import PAGE, page
 from mutating import VARIABLE
 from txcore_conformance import brokers
+from txcore_conformance.required import obtained
 
 ROOT = Path(__file__).parents[2]
 MUTANTS = all_mutants()
@@ -28,12 +29,7 @@ def broker_environment():
 
     def environment(name):
         if name and name not in started:
-            try:
-                started[name] = brokers.start(name)
-            except brokers.ServerUnavailableError as error:
-                if brokers.is_required(name):
-                    pytest.fail(str(error))
-                pytest.skip(str(error))
+            started[name] = obtained(name, lambda: brokers.start(name))
         return brokers.environment({name: started[name]}) if name else {}
 
     yield environment

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 from txcore_conformance import servers
+from txcore_conformance.required import obtained
 from txcore_sqlite.consumer import read_topic
 
 import txcore
@@ -41,12 +42,7 @@ def database_url(request, tmp_path):
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'airport.db'}"
         return
-    try:
-        server = servers.postgresql()
-    except servers.ServerUnavailableError as error:
-        if servers.is_required("postgresql"):
-            raise
-        pytest.skip(str(error))
+    server = obtained("postgresql", servers.postgresql)
     yield server.url
     server.stop()
 

@@ -24,6 +24,7 @@ import pytest
 from sqlalchemy import create_engine
 from txcore_conformance import servers
 from txcore_conformance.kit import hasty, wait_until
+from txcore_conformance.required import obtained
 from txcore_sqlite.consumer import read_topic
 
 import txcore
@@ -338,12 +339,7 @@ def make_callback_server():
 @pytest.fixture
 def postgresql():
     """A PostgreSQL server for this test alone, which the test may kill."""
-    try:
-        server = servers.postgresql()
-    except servers.ServerUnavailableError as error:
-        if servers.is_required("postgresql"):
-            raise
-        pytest.skip(str(error))
+    server = obtained("postgresql", servers.postgresql)
     yield server
     server.remove()
 

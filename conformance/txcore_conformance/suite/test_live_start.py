@@ -15,6 +15,7 @@ from txcore.port import Backend
 from txcore_conformance import brokers
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import COMMIT, PARTITION_COUNT, Answers, Kit, error_of
+from txcore_conformance.required import obtained
 
 CLOSE_TIME_MAX_S = 10.0
 SPARE_S = 5.0
@@ -29,12 +30,7 @@ def test_wrong_credentials_are_refused_in_time_and_stay_secret(harness: Harness)
     name = getattr(harness, "broker_name", "")
     if not name:
         pytest.skip("there is no broker process that asks for credentials")
-    try:
-        broker = brokers.start(name, own=True, credentials=True)
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required(name):
-            raise
-        pytest.skip(f"no private {name}: {error}")
+    broker = obtained(name, lambda: brokers.start(name, own=True, credentials=True))
     try:
         right = broker.credentials_url
         backend = txcore.connect(right)

@@ -18,25 +18,11 @@ CALL_TIME_MAX_S = 0.05
 EMPTY_READS = 5
 
 
-def _read_to(kit: Kit, reader: Reader, end: int, *, count_max: int = 100) -> list[LogRecord]:
-    """Read until *reader* has passed *end*; returns all of its records."""
-    records: list[LogRecord] = []
-
-    def has_passed() -> bool:
-        if reader.passed >= end:
-            return True
-        records.extend(reader.read(count_max))
-        return reader.passed >= end
-
-    kit.until(has_passed, f"reading to {end}")
-    return records
-
-
 def _everything(kit: Kit, kind: LogKind, *, start: LogRecord | None = None, count_max: int = 100) -> list[LogRecord]:
     """Open a reader, ask for the end, and read up to the end."""
     reader = kit.backend.read(kit.group, kind, 0, None if start is None else start.position)
     try:
-        return _read_to(kit, reader, kit.wait(reader.end()), count_max=count_max)
+        return raw.read_to(kit, reader, kit.wait(reader.end()), count_max=count_max)
     finally:
         reader.close()
 
@@ -74,7 +60,7 @@ def test_passed_never_runs_ahead_of_what_read_returned(kit: Kit, topic: str) -> 
         batch = kit.until(lambda: list(reader.read(2)), "the next records")
         seen += len(batch)
         assert reader.passed > batch[-1].position
-    _read_to(kit, reader, end)
+    raw.read_to(kit, reader, end)
     reader.close()
 
 
@@ -86,7 +72,7 @@ def test_an_end_does_not_move_with_later_records(kit: Kit, topic: str) -> None:
     raw.append(kit, *[raw.half(kit, topic) for _ in range(5)])
     after = kit.wait(reader.end())
     assert before < after
-    records = _read_to(kit, reader, after)
+    records = raw.read_to(kit, reader, after)
     assert 1 == len([record for record in records if record.position < before])
     assert 6 == len(records)
     reader.close()
@@ -145,7 +131,7 @@ def test_an_end_whose_last_records_are_gone_is_passed(kit: Kit, topic: str) -> N
     end = kit.wait(other.end())
     if not kit.harness.trim(kit.group, LogKind.HALF, 0, records[5].position):
         pytest.skip("no log of this backend can be trimmed")
-    _read_to(kit, other, end)
+    raw.read_to(kit, other, end)
     for each in (reader, other):
         each.close()
 
@@ -153,10 +139,10 @@ def test_an_end_whose_last_records_are_gone_is_passed(kit: Kit, topic: str) -> N
 def test_a_quiet_log_is_read_further_after_its_end_moved(kit: Kit, topic: str) -> None:
     """A reader that stopped at the end passes the next end too, after any time without records."""
     reader = kit.backend.read(kit.group, LogKind.HALF, 0)
-    _read_to(kit, reader, kit.wait(reader.end()))
+    raw.read_to(kit, reader, kit.wait(reader.end()))
     for _ in range(3):
         raw.append(kit, raw.half(kit, topic))
-        assert 1 == len(_read_to(kit, reader, kit.wait(reader.end())))
+        assert 1 == len(raw.read_to(kit, reader, kit.wait(reader.end())))
     reader.close()
 
 
@@ -213,7 +199,7 @@ def test_a_silent_reader_has_passed_nothing(kit: Kit, topic: str) -> None:
     kit.enlist(backend)
     raw.append(kit, raw.half(kit, topic))
     reader = backend.read(kit.group, LogKind.HALF, 0)
-    first = _read_to(kit, reader, kit.wait(reader.end()))
+    first = raw.read_to(kit, reader, kit.wait(reader.end()))
     passed = reader.passed
     silence(True)
     try:
@@ -224,7 +210,7 @@ def test_a_silent_reader_has_passed_nothing(kit: Kit, topic: str) -> None:
         for _ in range(EMPTY_READS):
             assert [] == _read_or_nothing(reader)
             assert reader.passed == passed < end
-        assert len(first) + 5 == len(_read_to(kit, direct, end))
+        assert len(first) + 5 == len(raw.read_to(kit, direct, end))
         direct.close()
         if asked.exception(2 * kit.timeout_s) is None:
             assert asked.result() >= end

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from txcore_conformance import brokers
 from txcore_conformance.kit import Kit
+from txcore_conformance.required import obtained
 
 # Lets these tests find the plugin's package from a source tree in which it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -21,16 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from txcore_kafka.testing import TIMEOUT_S, KafkaHarness, KafkaTransactionHarness
 
 CHILD_TIME_MAX_S = 120
-
-
-def started(make):
-    """Return the server that *make* starts; skip if the broker is unavailable, or fail if it is required."""
-    try:
-        return make()
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("kafka"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 class KafkaKit(Kit):
@@ -125,13 +116,13 @@ class KafkaKit(Kit):
 @pytest.fixture(scope="session")
 def started_broker():
     """A function that starts a broker with options of its own; the caller removes the broker."""
-    return lambda version="", **options: started(lambda: brokers.kafka(version, **options))
+    return lambda version="", **options: obtained("kafka", lambda: brokers.kafka(version, **options))
 
 
 @pytest.fixture(scope="session")
 def harness():
     made = KafkaHarness()
-    started(made.start)
+    obtained("kafka", made.start)
     yield made
     made.stop()
 
@@ -139,14 +130,14 @@ def harness():
 @pytest.fixture(scope="session")
 def private(harness):
     """A broker of these tests only, which may be killed."""
-    made = started(harness.private)
+    made = obtained("kafka", harness.private)
     yield made
     made.stop()
 
 
 @pytest.fixture(scope="session")
 def transaction_harness():
-    made = started(KafkaTransactionHarness().private)
+    made = obtained("kafka", KafkaTransactionHarness().private)
     yield made
     made.stop()
 
@@ -154,7 +145,7 @@ def transaction_harness():
 @pytest.fixture
 def cluster():
     """A cluster of three nodes of these tests only."""
-    made = started(lambda: brokers.cluster("kafka"))
+    made = obtained("kafka", lambda: brokers.cluster("kafka"))
     yield made
     made.remove()
 

@@ -34,13 +34,6 @@ def keys_of(kit, kind, partition=0):
         consumer.close()
 
 
-def read_to(kit, reader, end):
-    """Read until *reader* has passed *end*; return the bodies."""
-    bodies = []
-    kit.until(lambda: bodies.extend(record.body for record in reader.read(100)) or reader.passed >= end)
-    return bodies
-
-
 class Deposed:
     """The driver's consumer with a leader that has no records from *high* on."""
 
@@ -73,14 +66,15 @@ def test_what_a_deposed_leader_says_is_no_end(kit, topic):
     """The end is after all acknowledged records, although a deposed leader reports a lower high watermark."""
     reader = kit.connect().read(kit.group, HALF, 0)
     first = raw.appended(kit, topic, 2)
-    assert read_to(kit, reader, kit.wait(reader.end())) == [half.body for half in first]
+    records = raw.read_to(kit, reader, kit.wait(reader.end()))
+    assert [record.body for record in records] == [half.body for half in first]
     passed = reader.passed
     heard = depose(reader, int(passed))
     later = raw.appended(kit, topic, 3)
     end = kit.wait(reader.end())
     heard()
     assert end == passed + 3 + 1
-    assert read_to(kit, reader, end) == [half.body for half in later]
+    assert [record.body for record in raw.read_to(kit, reader, end)] == [half.body for half in later]
     reader.close()
 
 
@@ -132,7 +126,7 @@ def test_markers_are_shared_and_hidden(kit, kind):
     assert set(keys) == {END_KEY}
     assert 1 <= len(keys) <= 20
     for each in (reader, other):
-        assert read_to(kit, each, ends[-1]) == []
+        assert raw.read_to(kit, each, ends[-1]) == []
     assert kit.wait(reader.fetch([Position(0)])) == {}
     for each in (reader, other):
         each.close()

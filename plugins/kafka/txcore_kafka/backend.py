@@ -31,6 +31,7 @@ from txcore_kafka.codec import delivery_outcome, encode_checkpoint
 from txcore_kafka.control import Control
 from txcore_kafka.ends import Ends
 from txcore_kafka.guarantees import capabilities_of
+from txcore_kafka.lookups import LookUps
 from txcore_kafka.options import NAME_PREFIX, Options, checkpoint_topic
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.presence import Presence
@@ -64,20 +65,21 @@ class KafkaBackend:
         self._producing = Producing(self._options, self._clock)
         self._control = Control(self._options, self._clock, self._producing.news)
         self._worker = Worker("txcore-kafka-control")
-        self._lookups = Worker("txcore-kafka-topics")
+        self._topic_worker = Worker("txcore-kafka-topics")
         self._presence = Presence(self._producing.has_topic, self._clock)
-        self._targets = Targets(self._control, self._presence, self._lookups, self._clock)
-        ends = Ends(self._producing, self._control, self._lookups, self._clock, self._options.delivery_timeout_s)
+        self._targets = Targets(self._control, self._presence, self._topic_worker, self._clock)
+        ends = Ends(self._producing, self._control, self._topic_worker, self._clock, self._options.delivery_timeout_s)
         self._readers = Readers(self._options, self._control, self._worker, self._clock, ends)
-        self._releaser = Releaser(
+        look_ups = LookUps(
             self._options,
             self._producing,
             self._control,
             self._targets,
             self._presence,
-            self._lookups,
+            self._topic_worker,
             self._clock,
         )
+        self._releaser = Releaser(self._options, self._producing, self._control, look_ups, self._clock)
         self._capabilities = capabilities_of(self._options)
         if self._options.is_transactional:
             number = (randomness or system_randomness()).getrandbits(64)
@@ -171,7 +173,7 @@ class KafkaBackend:
             leaving = [claim.close(self._left_s(deadline_s) * 0.25) for claim in self._claims]
             self._producing.close(self._left_s(deadline_s) * 0.8)
             self._worker.stop(self._left_s(deadline_s))
-            self._lookups.stop(self._left_s(deadline_s))
+            self._topic_worker.stop(self._left_s(deadline_s))
             self._presence.stop(self._left_s(deadline_s))
             wait(leaving, self._left_s(deadline_s))
             self._readers.close(self._left_s(deadline_s))

@@ -2,7 +2,7 @@
 
 Source: Kafka documentation of broker and topic settings (`min.insync.replicas`, `unclean.leader.election.enable`,
 `message.timestamp.type`, `retention.*`, `auto.create.topics.enable`); librdkafka issue 5423 (no second version of the
-transaction protocol).
+transaction protocol); KIP-664 (the tool that finds and aborts hanging transactions).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ IN_SYNC_WANTED: Final = 2
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 CONFIGURE: Final = "kafka-configs.sh --bootstrap-server HOST:9092 --alter"
+HANGING: Final = "kafka-transactions.sh --bootstrap-server HOST:9092"
 
 
 def kafka_examination(options: Options, request: Request) -> Examination[KafkaSubject]:
@@ -125,6 +126,17 @@ def _transactions(subject: KafkaSubject) -> Finding:
         "release=transaction: librdkafka speaks the first version of the protocol only, in which a delayed EndTxn may "
         "tear a later transaction (librdkafka #5423)",
         "release=steps, if duplicates are better than that risk; readers of targets need read_committed",
+    )
+
+
+def _hanging(subject: KafkaSubject) -> Finding:
+    if subject.options.release != TRANSACTION:
+        return ok("no transaction can hang (release=steps)")
+    return warn(
+        "release=transaction: a killed broker may complete a commit without its marker in a partition (seen on 4.3.1): "
+        "readers stop there, and halves stay undecided",
+        f"release=steps; else, after a crash of a broker, {HANGING} find-hanging --topic "
+        f"{topic_name(subject.request.group, LogKind.OP)}, then its command abort for what it finds",
     )
 
 
@@ -342,6 +354,7 @@ CHECKS: Final = (
     Check("kafka.auto-create", "topics are not made by asking for them", _auto_create),
     Check("kafka.session-timeout", "the brokers take the checkers' session timeout", _session_timeout),
     Check("kafka.transactions", "releases do not depend on the old transaction protocol", _transactions),
+    Check("kafka.hanging-transactions", "a killed broker leaves no transaction open", _hanging),
     Check("kafka.internal-topics", "Kafka's own topics have three replicas", _internal_topics),
     Check("kafka.topics", "the group's topics exist, with equal partitions", _topics),
     Check("kafka.replicas", "they have three replicas", _replicas, needs="kafka.topics"),

@@ -1,11 +1,11 @@
-"""The items under way, and how each of them ends: halves, releases with their targets, marks, questions."""
+"""The items under way, and how each of them ends: halves, releases with their targets, marks."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from confluent_kafka import KafkaError
@@ -14,11 +14,10 @@ from txcore.errors import TxcoreError, UsageError
 from txcore.port import Batch
 from txcore.records import DURABLE, HalfRecord, Outcome, Resolution, Status
 from txcore_kafka.codec import delivery_outcome, is_missing
+from txcore_kafka.lookups import LookUps
+from txcore_kafka.op_merging import OpMerger
 from txcore_kafka.producing import Record
 from txcore_kafka.threads import new_future
-
-if TYPE_CHECKING:
-    from txcore_kafka.releasing import Releaser
 
 LOG_APPEND_TIME: Final = 2
 PARKED_INDEX: Final = -1
@@ -60,7 +59,8 @@ class HalfSending(Record):
 class Release(msgspec.Struct, eq=False):
     """One resolution under way: counts its targets down, then queues its op. Ends on the thread that polls."""
 
-    releaser: Releaser
+    ops: OpMerger
+    look_ups: LookUps
     batch: Batch[Resolution]
     index: int
     resolution: Resolution
@@ -103,12 +103,26 @@ class Release(msgspec.Struct, eq=False):
             self.status, self.error = outcome.status, outcome.error
         self._one_less()
 
+    def queue_op(self) -> None:
+        """Queue the op; all targets are confirmed."""
+        resolution = self.resolution
+        if resolution.op is None:
+            self.settle(DURABLE)
+            return
+        half = resolution.half
+        settle = self.settle if resolution.flush else None
+        error = self.ops.put(half.group, half.partition, resolution.op, settle)
+        if error is not None:
+            self.settle(Outcome(Status.REFUSED, error))
+        elif settle is None:
+            self.settle(DURABLE)
+
     def _one_less(self) -> None:
         self.left -= 1
         if self.left or self.is_done:
             return
         if self.status is Status.DURABLE:
-            self.releaser.queue_op(self)
+            self.queue_op()
         else:
             self.settle(Outcome(self.status, self.error, missing=self.missing()))
 
@@ -127,11 +141,11 @@ class TargetSend(Record):
         """See `Record.failed`."""
         release = self.release
         if is_missing(error) and self.index != PARKED_INDEX:
-            release.releaser.explain(self)
+            release.look_ups.ask(self.topic, release.failed)
             return
         outcome = delivery_outcome(error, self.topic)
         if outcome.status is Status.REFUSED:
-            release.releaser.targets.forget(self.topic)
+            release.look_ups.targets.forget(self.topic)
         release.failed(outcome)
 
 
@@ -160,26 +174,6 @@ class Marking:
     def not_found(self, error: TxcoreError) -> None:
         """End before the mark was handed over."""
         self.settle(Outcome(Status.REFUSED, error))
-
-
-class Question:
-    """A question about a topic under way; answered once, on the thread that polls."""
-
-    __slots__ = ("_take", "is_done")
-
-    def __init__(self, take: Callable[[Outcome], None]) -> None:
-        self.is_done = False
-        self._take = take
-
-    def settle(self, outcome: Outcome) -> None:
-        """End, unless the deadline came first."""
-        if not self.is_done:
-            self.is_done = True
-            self._take(outcome)
-
-    def expire(self, error: TxcoreError) -> None:
-        """See `Waiting.expire`."""
-        self.settle(Outcome(Status.UNKNOWN, error))
 
 
 @functools.lru_cache(maxsize=16)

@@ -16,21 +16,12 @@ import msgspec
 import pytest
 from txcore_conformance import brokers
 from txcore_conformance.kit import Kit
+from txcore_conformance.required import obtained
 
 # Lets these tests find the plugin's package from a source tree in which it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from txcore_nats.testing import NatsAtomicHarness, NatsHarness
-
-
-def started(make):
-    """Return the server that *make* starts; skip if the broker is unavailable, or fail if it is required."""
-    try:
-        return make()
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("nats"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 class NatsKit(Kit):
@@ -131,13 +122,13 @@ class NatsKit(Kit):
 @pytest.fixture(scope="session")
 def started_broker():
     """A function that starts a broker with options of its own; the caller removes the broker."""
-    return lambda version="", **options: started(lambda: brokers.nats(version, **options))
+    return lambda version="", **options: obtained("nats", lambda: brokers.nats(version, **options))
 
 
 @pytest.fixture(scope="session")
 def harness():
     made = NatsHarness()
-    started(made.start)
+    obtained("nats", made.start)
     yield made
     made.stop()
 
@@ -145,7 +136,7 @@ def harness():
 @pytest.fixture(scope="session")
 def private(harness):
     """A broker of these tests only, which may be killed."""
-    made = started(harness.private)
+    made = obtained("nats", harness.private)
     yield made
     made.stop()
 
@@ -167,7 +158,7 @@ def atomic_harness(harness):
 @pytest.fixture
 def cluster():
     """A cluster of three nodes of these tests only."""
-    made = started(lambda: brokers.cluster("nats"))
+    made = obtained("nats", lambda: brokers.cluster("nats"))
     yield made
     made.remove()
 

@@ -38,13 +38,6 @@ class Deposed:
         return answer
 
 
-def read_to(kit, reader, end):
-    """Read until *reader* has passed *end*; return the bodies."""
-    bodies = []
-    kit.until(lambda: bodies.extend(record.body for record in reader.read(100)) or reader.passed >= end)
-    return bodies
-
-
 def fill(kit, count):
     """Store halves of partition 0 and discard each of them."""
     topic = kit.topic()
@@ -62,7 +55,7 @@ def test_what_a_deposed_leader_says_is_no_end(kit, kind, monkeypatch):
     backend = kit.connect()
     deposed = Deposed(backend._shared.api, monkeypatch)
     reader = backend.read(kit.group, kind, 0)
-    before = read_to(kit, reader, kit.wait(reader.end()))
+    before = raw.read_to(kit, reader, kit.wait(reader.end()))
     deposed.last = int(reader.passed) - 1
     fill(kit, 3)
     last = kit.state(kit.harness._place_of(kit.group, kind, 0)[0])["last_seq"]
@@ -70,7 +63,7 @@ def test_what_a_deposed_leader_says_is_no_end(kit, kind, monkeypatch):
     for each, count in ((late, len(before) + 3), (reader, 3)):
         end = kit.wait(each.end())
         assert end > last
-        assert len(read_to(kit, each, end)) == count
+        assert len(raw.read_to(kit, each, end)) == count
     for each in (reader, late):
         each.close()
 
@@ -86,7 +79,7 @@ def test_markers_are_shared_and_hidden(kit, kind, monkeypatch):
     stream, _ = kit.harness._place_of(kit.group, kind, 0)
     assert 1 <= kit.state(stream)["messages"] <= 20
     for each in (reader, other):
-        assert read_to(kit, each, ends[-1]) == []
+        assert raw.read_to(kit, each, ends[-1]) == []
     assert kit.wait(reader.fetch([Position(1)])) == {}
     for each in (reader, other):
         each.close()
@@ -98,7 +91,7 @@ def test_a_marker_that_was_removed_before_it_arrived_is_replaced(kit, monkeypatc
     backend = kit.connect()
     Deposed(backend._shared.api, monkeypatch)
     reader = backend.read(kit.group, LogKind.HALF, 0)
-    read_to(kit, reader, kit.wait(reader.end()))
+    raw.read_to(kit, reader, kit.wait(reader.end()))
     tail = reader._tail
     monkeypatch.setattr(
         tail, "_receiver", type("Deaf", (), {"received": lambda *_: None, "has_room": lambda _: True})()
@@ -107,7 +100,7 @@ def test_a_marker_that_was_removed_before_it_arrived_is_replaced(kit, monkeypatc
     kit.until(lambda: tail._last == end - 1)
     monkeypatch.setattr(tail, "_receiver", reader)
     assert reader.passed < end
-    assert read_to(kit, reader, end) == []
+    assert raw.read_to(kit, reader, end) == []
     reader.close()
 
 

@@ -6,7 +6,6 @@ import signal
 
 import pytest
 from txcore_nats.holdings import Holdings
-from txcore_nats.membership import _share
 
 from txcore.errors import ConfigError
 from txcore.records import ClaimEventKind
@@ -172,16 +171,6 @@ def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, 
         heard = [process.stdout.readline().split()[0] for _ in range(2)]
         assert "lost" in heard
     first.claim.close(1.0).result(5)
-
-
-def test_shares_add_up_and_move_little():
-    """The shares of all members add up to all partitions, and a member that holds an odd partition keeps it."""
-    for partitions in range(1, 10):
-        for count in range(1, 6):
-            counts = {f"m{number}": 0 for number in range(count)}
-            assert partitions == sum(_share(counts, name, partitions) for name in counts)
-    assert _share({"a": 1, "b": 2}, "b", 3) == 2
-    assert _share({"a": 1, "b": 2}, "a", 3) == 1
 
 
 def test_everything_is_lost_after_a_lease_without_a_beat():

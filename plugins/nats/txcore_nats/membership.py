@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
+from txcore.backends.fair_share import fair_shares
 from txcore.errors import ConfigError, TxcoreError
 from txcore.records import Status
 from txcore_nats.codec import as_json, expecting, from_json
@@ -212,12 +213,12 @@ class Membership:
         if not holdings.is_fresh:
             return
         alive = self._alive(now_s)
-        counts = dict.fromkeys(alive, 0)
+        counts = dict.fromkeys(sorted(alive), 0)
         for partition in range(self._count):
             owner = self._owner(partition)
             if owner in counts:
                 counts[owner] += 1
-        share = _share(counts, self._identity, self._count)
+        share = fair_shares(counts, self._count)[self._identity]
         kept = sorted(holdings.held - holdings.revoking)
         for partition in kept[share:]:
             holdings.revoke(partition)
@@ -296,10 +297,3 @@ class Membership:
 
 def _lease(owner: str) -> bytes:
     return as_json({"owner": owner})
-
-
-def _share(counts: dict[str, int], identity: str, partition_count: int) -> int:
-    """Return the number of partitions for a member; members that hold most get the odd ones, so that few move."""
-    ranked = sorted(counts, key=lambda name: (-counts[name], name))
-    base, odd = divmod(partition_count, len(ranked))
-    return base + (ranked.index(identity) < odd)

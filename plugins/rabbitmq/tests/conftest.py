@@ -13,21 +13,12 @@ from pathlib import Path
 import pytest
 from txcore_conformance import brokers
 from txcore_conformance.kit import Kit
+from txcore_conformance.required import obtained
 
 # Lets these tests find the plugin's package from a source tree in which it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from txcore_rabbitmq.testing import RabbitmqHarness, connect
-
-
-def started(make):
-    """Return the server that *make* starts; skip if the broker is unavailable, or fail if it is required."""
-    try:
-        return make()
-    except brokers.ServerUnavailableError as error:
-        if brokers.is_required("rabbitmq"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 class RabbitmqKit(Kit):
@@ -106,7 +97,7 @@ class RabbitmqKit(Kit):
 @pytest.fixture(scope="session")
 def harness():
     made = RabbitmqHarness()
-    started(made.start)
+    obtained("rabbitmq", made.start)
     yield made
     made.stop()
 
@@ -114,7 +105,7 @@ def harness():
 @pytest.fixture(scope="session")
 def private(harness):
     """A broker of these tests only, which may be killed."""
-    made = started(harness.private)
+    made = obtained("rabbitmq", harness.private)
     yield made
     made.stop()
 
@@ -122,7 +113,7 @@ def private(harness):
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster of three nodes of these tests only."""
-    made = started(lambda: brokers.cluster("rabbitmq"))
+    made = obtained("rabbitmq", lambda: brokers.cluster("rabbitmq"))
     yield made
     made.remove()
 
@@ -146,7 +137,7 @@ def hurt(private):
 @pytest.fixture(scope="session")
 def secured():
     """A broker that demands a client certificate on its TLS listener, and has a user of its own."""
-    broker = started(lambda: brokers.rabbitmq(tls=True, credentials=True, client_certificate=True))
+    broker = obtained("rabbitmq", lambda: brokers.rabbitmq(tls=True, credentials=True, client_certificate=True))
     made = RabbitmqHarness(broker)
     made.start()
     yield made

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from txcore.backends.fair_share import fair_shares
+
 
 class Standing(NamedTuple):
     """The partitions of one member: those it keeps, and those it gives up after it has finished its current work."""
@@ -17,17 +19,14 @@ class Standing(NamedTuple):
     revoking: frozenset[int] = frozenset()
 
 
-def shares(members: Mapping[str, Standing], partition_count: int) -> dict[str, int]:
-    """Return the number of partitions for each member; members that hold most get the odd ones, so that few move."""
-    ranked = sorted(members, key=lambda member: (-len(members[member].kept), member))
-    base, odd = divmod(partition_count, len(ranked))
-    return {member: base + (index < odd) for index, member in enumerate(ranked)}
+def _shares(members: Mapping[str, Standing], partition_count: int) -> dict[str, int]:
+    return fair_shares({member: len(members[member].kept) for member in sorted(members)}, partition_count)
 
 
 def surplus_of(me: str, members: Mapping[str, Standing], partition_count: int) -> list[int]:
     """Return the partitions that *me* must give up to the others."""
     kept = sorted(members[me].kept)
-    return kept[shares(members, partition_count)[me] :]
+    return kept[_shares(members, partition_count)[me] :]
 
 
 def wanted_by(me: str, members: Mapping[str, Standing], partition_count: int, avoided: Collection[int]) -> list[int]:
@@ -37,7 +36,7 @@ def wanted_by(me: str, members: Mapping[str, Standing], partition_count: int, av
     """
     held = {partition for holding in members.values() for partition in (*holding.kept, *holding.revoking)}
     free = [partition for partition in range(partition_count) if partition not in held and partition not in avoided]
-    for member, share in shares(members, partition_count).items():
+    for member, share in _shares(members, partition_count).items():
         missing = max(0, share - len(members[member].kept))
         mine, free = free[:missing], free[missing:]
         if member == me:

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from txcore.backends.fair_share import fair_shares
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError, UsageError
 from txcore.port import resolved
@@ -288,14 +289,13 @@ def _partitions(connection: sqlite3.Connection, group_id: int, member: str) -> t
 
 
 def _share(connection: sqlite3.Connection, group_id: int, member: str, partition_count: int) -> int:
-    """Return the number of partitions for *member*; members that hold most get the odd ones, so that few move."""
-    ranked = connection.execute(
-        "SELECT member FROM member WHERE group_id = ?1 ORDER BY (SELECT count(*) FROM partition WHERE group_id = ?1 "
-        "AND partition.member = member.member AND revoke_ms IS NULL) DESC, joined",
+    """Return the number of partitions for *member*."""
+    held_counts = connection.execute(
+        "SELECT member, (SELECT count(*) FROM partition WHERE group_id = ?1 AND partition.member = member.member "
+        "AND revoke_ms IS NULL) FROM member WHERE group_id = ?1 ORDER BY joined",
         (group_id,),
-    ).fetchall()
-    base, odd = divmod(partition_count, len(ranked))
-    return base + (ranked.index((member,)) < odd)
+    )
+    return fair_shares(dict(held_counts.fetchall()), partition_count)[member]
 
 
 def _free(connection: sqlite3.Connection, group: str, member: str, partition: int) -> None:

@@ -1,0 +1,127 @@
+"""Questions to the broker about a group or topics, before an item is sent or after the client refused its topic."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, cast
+
+from txcore.clock import Clock
+from txcore.errors import BackendUnavailableError, BusyError, MessageRejectedError, TxcoreError
+from txcore.records import Outcome, Status
+from txcore_kafka.control import Control
+from txcore_kafka.options import Options
+from txcore_kafka.presence import Presence
+from txcore_kafka.producing import Producing
+from txcore_kafka.targets import Targets
+from txcore_kafka.threads import Worker
+
+QUESTIONS: Final = "questions"
+
+
+class LookUps:
+    """Asks on other threads than the one that polls, which then handles each answer. Thread safe."""
+
+    def __init__(
+        self,
+        options: Options,
+        producing: Producing,
+        control: Control,
+        targets: Targets,
+        presence: Presence,
+        worker: Worker,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._producing = producing
+        self._control = control
+        self._worker = worker
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._deferred_count = 0
+        self.targets = targets
+        self.presence = presence
+
+    def defer(
+        self,
+        item: Any,
+        group: str,
+        topics: list[str],
+        go: Callable[[], None],
+        deadline_s: float | None = None,
+        sought: Sequence[str] = (),
+    ) -> None:
+        """Ask for *group* and *topics*, then call *go* on the thread that polls; fail *item* if one of them is missing.
+
+        Topics in *sought* may be missing: `go` finds the answer in `presence.refusal`.
+        """
+        with self._lock:
+            if self._deferred_count >= self._options.queue_max:
+                item.not_found(BusyError(f"{self._deferred_count} items wait for news of their topics already"))
+                return
+            self._deferred_count += 1
+        if deadline_s is None:
+            deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
+        self._producing.watch(f"deferred {type(item).__name__}", [item], deadline_s)
+
+        def finish(error: TxcoreError | None) -> None:
+            with self._lock:
+                self._deferred_count -= 1
+            if error is None:
+                go()
+            else:
+                item.not_found(error)
+
+        def answered(answer: Future[None]) -> None:
+            self._producing.call(functools.partial(finish, cast("TxcoreError | None", answer.exception())))
+
+        def look_up() -> None:
+            self._control.partition_count(group)
+            if topics:
+                self.targets.look_up(topics)
+
+        def looked_up(answer: Future[None]) -> None:
+            if sought and answer.exception() is None:
+                answer = self.presence.seek(sought)
+            answer.add_done_callback(answered)
+
+        self._worker.submit(look_up).add_done_callback(looked_up)
+
+    def ask(self, topic: str, take: Callable[[Outcome], None]) -> None:
+        """Ask whether *topic* exists: *take* gets REFUSED if not, else UNKNOWN, on the thread that polls."""
+        self.targets.forget(topic)
+        question = Question(take)
+        self._producing.watch(QUESTIONS, [question], self._clock.elapsed_s() + self._options.request_timeout_s)
+
+        def answered(answer: Future[None]) -> None:
+            error = cast("TxcoreError | None", answer.exception()) or self.presence.refusal(topic)
+            if isinstance(error, MessageRejectedError):
+                outcome = Outcome(Status.REFUSED, error)
+            else:
+                text = f"the client does not know topic {topic!r} yet, and the broker does not say that it is gone"
+                outcome = Outcome(Status.UNKNOWN, error or BackendUnavailableError(text))
+            self._producing.call(functools.partial(question.settle, outcome))
+
+        self.presence.seek([topic]).add_done_callback(answered)
+
+
+class Question:
+    """A question about a topic under way; answered once, on the thread that polls."""
+
+    __slots__ = ("_take", "is_done")
+
+    def __init__(self, take: Callable[[Outcome], None]) -> None:
+        self.is_done = False
+        self._take = take
+
+    def settle(self, outcome: Outcome) -> None:
+        """End, unless the deadline came first."""
+        if not self.is_done:
+            self.is_done = True
+            self._take(outcome)
+
+    def expire(self, error: TxcoreError) -> None:
+        """See `Waiting.expire`."""
+        self.settle(Outcome(Status.UNKNOWN, error))
