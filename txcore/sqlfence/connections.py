@@ -91,16 +91,29 @@ class SqlAlchemyBorder:
         kind: Any = type(driver)
         shortcut = _shortcut_of(kind)
         rows = shortcut and shortcut(driver, sql, values)
-        return self._on_cursor(sql, values, lambda cursor: list(cursor.fetchall())) if rows is None else rows
+        if rows is not None:
+            return rows
+        cursor = self._executed(sql, values)
+        try:
+            return list(cursor.fetchall())
+        finally:
+            cursor.close()
 
     def quick_change(self, sql: str, values: Values) -> int:
         """Run *sql* on the driver's cursor and return the number of rows."""
-        return self._on_cursor(sql, values, lambda cursor: int(cursor.rowcount))
+        cursor = self._executed(sql, values)
+        try:
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
 
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""
-        rows = self._on_cursor(sql, {}, lambda cursor: cursor.fetchall() if cursor.description else [])
-        return [tuple(row) for row in rows]
+        cursor = self._executed(sql, {})
+        try:
+            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+        finally:
+            cursor.close()
 
     def open_at_driver(self) -> bool | None:
         """Return the state of the driver's connection."""
@@ -189,8 +202,8 @@ class SqlAlchemyBorder:
             self._used = session.connection(bind_arguments={"bind": engine})
         return self._used
 
-    def _on_cursor(self, sql: str, values: Values, action: Callable[[Any], T]) -> T:
-        """Run *sql* on a cursor of the driver's, and return the result of *action* on it."""
+    def _executed(self, sql: str, values: Values) -> Any:
+        """Return the driver's cursor on which *sql* has run."""
         connection = self._connection()
         cursor = connection.connection.cursor()
         try:
@@ -199,9 +212,10 @@ class SqlAlchemyBorder:
                 cursor.execute(statement, [values[place] for place in places] if places else values)
             else:
                 cursor.execute(sql)
-            return action(cursor)
-        finally:
+        except BaseException:
             cursor.close()
+            raise
+        return cursor
 
     def _driver(self) -> Any:
         return self._connection().connection.driver_connection
