@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from txcore.checker import carrying, fence_check, finish, forced_decision, in_hand, listener_check
+from txcore.checker import carrying, fence_check, finish, forced_decision, in_hand, listener_check, parking
 from txcore.checker.decide import Decision, Pending, decide
+from txcore.checker.look_back import learn_journals
 from txcore.checker.tenure import Tenure
 from txcore.records import ParkCode
 from txcore.runtime.commands import Flow
@@ -14,7 +15,7 @@ from txcore.runtime.commands import Flow
 def judge(tenure: Tenure, due: list[Pending]) -> Flow[None]:
     """Judge halves that were due before a tick which has come back; each step is a flow of its own."""
     fenced, read = [], []
-    due = yield from carrying.learn_journals(tenure, due)
+    due = yield from learn_journals(tenure, due)
     now_ms = tenure.now_ms()
     for pending in due:
         if not tenure.may_write:
@@ -35,10 +36,10 @@ def judge(tenure: Tenure, due: list[Pending]) -> Flow[None]:
 
 def _flow_for(tenure: Tenure, pending: Pending, decision: Decision) -> Flow[None]:
     if decision is Decision.DISCARD:
-        return finish.park(tenure, pending, ParkCode.CHECKS_EXHAUSTED, f"{pending.count} checks were answered UNKNOWN")
+        return parking.park(tenure, pending, ParkCode.CHECKS_EXHAUSTED, f"{pending.count} checks were answered UNKNOWN")
     if decision is Decision.PARK:
         assert pending.extras.park is not None
-        return finish.park(tenure, pending, *pending.extras.park)
+        return parking.park(tenure, pending, *pending.extras.park)
     if decision is Decision.FORCE:
         return forced_decision.force(tenure, pending)
     assert decision is Decision.CARRY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from txcore.checker import finish, in_hand, listener_check
+from txcore.checker import finish, in_hand, listener_check, retry_backoff
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
 from txcore.fence import FenceAnswer, FenceReading
@@ -65,11 +65,11 @@ def _take_reading(tenure: Tenure, pending: Pending, reading: FenceReading) -> No
         pending.decision = _DECISIONS[answer]
         pending.note(failures=0, missing=() if answer is FenceAnswer.SENT else pending.extras.missing)
     elif answer is FenceAnswer.VIA_TABLE:
-        tenure.put_off(pending)  # closed once the relay has sent it
+        retry_backoff.put_off(tenure, pending)  # closed once the relay has sent it
     elif answer is FenceAnswer.PRUNED:
         pending.note(park=(ParkCode.PRUNED, "no fence row, and the id lies below the horizon of the fence table"))
         pending.due_ms = AT_ONCE_MS
     else:
         event = names.CHECK_WRONG_DATABASE if reading.is_foreign else names.CHECK_NO_ANSWER
         report.event(event, transaction_id=identity, reason=reading.reason or answer.value)
-        tenure.put_off(pending, None, reading.retry_after_s)
+        retry_backoff.put_off(tenure, pending, None, reading.retry_after_s)

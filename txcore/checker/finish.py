@@ -1,19 +1,14 @@
-"""The ends of a half: what must be stored of it is confirmed, then its op is written (R3, R11).
-
-A decided half has its targets published before its final op. A half that cannot be decided or delivered is parked: it
-is stored with its reason before its DISCARD.
-"""
+"""The end of a decided half: its targets are published, then its final op is written (R3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txcore import wire
-from txcore.checker import op_writing
+from txcore.checker import op_writing, retry_backoff
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
 from txcore.history.parked_entries import closed_record
-from txcore.records import REASON_SIZE_MAX, OpKind, Outcome, ParkCode, Parked, Status
+from txcore.records import OpKind, Outcome, ParkCode, Status
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 from txcore.runtime.instrumentation import trace_of
@@ -59,39 +54,7 @@ def _refused(tenure: Tenure, pending: Pending, outcome: Outcome) -> None:
     pending.note(missing=outcome.missing, refusals=pending.extras.refusals + 1)
     context.report.event(names.RELEASE_REFUSED, transaction_id=pending.transaction_id, error=repr(outcome.error))
     if pending.extras.refusals < context.limits.refusals_max:
-        tenure.put_off(pending)
+        retry_backoff.put_off(tenure, pending)
         return
     pending.note(park=(ParkCode.UNDELIVERABLE, f"targets {list(outcome.missing)} refuse: {outcome.error}"))
     pending.due_ms = AT_ONCE_MS
-
-
-def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[None]:
-    """Confirm the parked record, then write DISCARD; an undeliverable half's decision comes first."""
-    context, identity = tenure.context, pending.transaction_id
-    if code is ParkCode.UNDELIVERABLE and not pending.is_journaled:
-        yield from op_writing.journal_decision(tenure, pending, OpKind.COMMIT, forced=pending.extras.forced)
-        return
-    half = None if pending.is_unreadable else (yield from tenure.logs.half_of(pending))
-    parked = Parked(
-        version=wire.VERSION,
-        transaction_id=identity,
-        generation=pending.next_generation,
-        code=code,
-        reason=reason[:REASON_SIZE_MAX],
-        count=pending.count,
-        by=context.by,
-        at_ms=context.clock.wall_ms(),
-        token=tenure.token,
-        half=pending.extras.poison or (wire.encode_half(half) if half else b""),
-        missing=list(pending.extras.missing or ()),
-    )
-    if not tenure.may_write or pending.is_closed:
-        return
-    if not context.backend.capabilities.atomic_release:
-        tenure.state.note_entry(identity, pending.next_generation)
-    record = wire.encode_parked(parked)
-    if (yield from op_writing.write(tenure, pending, OpKind.DISCARD, half=half, parked=record, reason=code)):
-        pending.due_ms = tenure.now_ms() + context.limits.read_back_s * 1000
-        context.report.event(names.HALF_PARKED, transaction_id=identity, code=code, reason=reason)
-        context.report.discard(half, reason)
-        context.counts["parked"] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from txcore.checker import retry_backoff
 from txcore.checker.decide import Pending
 from txcore.checker.tenure import Tenure
 from txcore.runtime.commands import Flow, Spawn
@@ -46,7 +47,7 @@ def together(tenure: Tenure, chunk: list[Pending], step: Callable[[Tenure, Pendi
         yield from tenure.logs.load(chunk)
     except Exception as error:  # noqa: BLE001 - they are put back, as one whose own flow fails
         for pending in chunk:
-            tenure.put_off(pending, error)
+            retry_backoff.put_off(tenure, pending, error)
             give_back(tenure, pending)
         return
     for pending in chunk:
@@ -61,6 +62,6 @@ def _held(tenure: Tenure, pending: Pending, flow: Flow[None]) -> Flow[None]:
     try:
         yield from flow
     except Exception as error:  # noqa: BLE001 - one half's trouble, whatever it is, must not stop the others (R9)
-        tenure.put_off(pending, error)
+        retry_backoff.put_off(tenure, pending, error)
     finally:
         give_back(tenure, pending)

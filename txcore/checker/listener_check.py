@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txcore.checker import op_writing
+from txcore.checker import op_writing, retry_backoff
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
 from txcore.listener import CheckListener, HalfView
@@ -30,7 +30,7 @@ def ask(tenure: Tenure, pending: Pending) -> Flow[None]:
     if listener is None:
         reason = NO_ROW_REASON if pending.terms.asks_fence else NO_LISTENER_REASON
         context.report.event(names.CHECK_WRONG_LISTENER, group=context.group, topics=sorted(topics), reason=reason)
-        tenure.put_off(pending)
+        retry_backoff.put_off(tenure, pending)
         return
     messages = tuple(Message(m.topic, m.body, m.key, m.headers) for m in half.messages)
     view = HalfView(half.transaction_id, half.group, messages, pending.count, half.born_ms)
@@ -40,13 +40,13 @@ def ask(tenure: Tenure, pending: Pending) -> Flow[None]:
         answer = yield call
     except Exception as error:  # noqa: BLE001 - user code; no answer is no answer, whatever it raised
         context.report.event(names.CHECK_NO_ANSWER, transaction_id=identity, error=repr(error))
-        tenure.put_off(pending, None, getattr(error, "retry_after_s", 0.0))
+        retry_backoff.put_off(tenure, pending, None, getattr(error, "retry_after_s", 0.0))
         return
     if not tenure.may_write or pending.is_closed:
         return
     if not isinstance(answer, LocalTransactionState):
         context.report.event(names.CHECK_NO_ANSWER, transaction_id=identity, answer=repr(answer))
-        tenure.put_off(pending)
+        retry_backoff.put_off(tenure, pending)
         return
     context.report.event(names.CHECK_ANSWERED, transaction_id=identity, answer=answer.value)
     pending.note(failures=0)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
 
 from txcore import wire
@@ -18,10 +16,10 @@ from txcore.checker.checkpoint import noted_in
 from txcore.checker.coverage_gap import CoverageGap
 from txcore.checker.decide import Pending, unreadable
 from txcore.checker.immunity import Beginnings, terms_for
+from txcore.checker.log_end import AskedEnd
 from txcore.checker.lost_halves import LostHalves
 from txcore.checker.tenure import Tenure
 from txcore.errors import BackendUnavailableError, DataLossError, NewerRecordError, WireFormatError
-from txcore.port import Reader
 from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
@@ -30,29 +28,6 @@ ORPHANS_MAX: Final = 20_000
 """Number of halves with ops that were read before them at which no more ops are read."""
 MERGED_COUNT: Final = 50
 """Number of ops that a record is assumed to hold until one was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskedEnd:
-    """A question where the half log ends: the log says it, silence proves nothing (R12).
-
-    Attributes:
-        op_read: How far the op log was read when it was asked.
-    """
-
-    reader: Reader
-    end: Future[Position]
-    op_read: int
-
-    @property
-    def is_void(self) -> bool:
-        """Whether the broker did not answer."""
-        return self.end.done() and self.end.exception() is not None
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether every half was read that was stored when it was asked."""
-        return self.end.done() and not self.is_void and self.reader.passed >= self.end.result()
 
 
 class LogReader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from txcore.checker import retry_backoff
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
 from txcore.records import FINAL_KINDS, REASON_SIZE_MAX, Half, HalfRecord, Op, OpKind, Outcome, Resolution, Status
@@ -65,7 +66,7 @@ def went_well(tenure: Tenure, pending: Pending, outcome: Outcome) -> bool:
     elif status is Status.FENCED:
         tenure.stand_down("fenced")
     elif status is not Status.DURABLE:
-        tenure.put_off(pending, outcome.error)
+        retry_backoff.put_off(tenure, pending, outcome.error)
     return status is Status.DURABLE
 
 

@@ -91,23 +91,6 @@ class Tenure:
         event(names.LOG_TRUNCATED, partition=self.partition, log=kind.value, asked=loss.asked, first=first)
         return self.reader(kind, None if first is None else Position(first))
 
-    def put_off(self, pending: Pending, error: Exception | None = None, retry_after_s: float = 0.0) -> None:
-        """Let a half be due again later, after a check without an answer or a failed write: it uses up no check (R10).
-
-        The pause is `retry_s` at first, twice as long each time, up to `retry_max_s`. It is no longer than the half's
-        interval between checks, but at least *retry_after_s*.
-
-        Args:
-            error: Why a write or a reading failed; it is reported.
-        """
-        limits = self.context.limits
-        backoff_s = min(limits.retry_s * 2 ** min(pending.extras.failures, 20), limits.retry_max_s)
-        pending.note(failures=pending.extras.failures + 1)
-        backoff_ms = min(backoff_s * 1000, max(pending.terms.interval_ms, limits.retry_s * 1000))
-        pending.due_ms = self.now_ms() + max(backoff_ms, retry_after_s * 1000)
-        if error is not None:
-            self.context.report.event(names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=repr(error))
-
     def stand_down(self, reason: str) -> None:
         """Write nothing more under this token; the claim is made again only after a new assignment (R13)."""
         if self.is_active:

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from txcore.checker import carrying, read_halves
+from txcore.checker import look_back as looking
+from txcore.checker import read_halves
 from txcore.checker.checkpoint import checkpoint_of
 from txcore.checker.decide import Pending, terms_of
 from txcore.checker.partition_state import PartitionState
@@ -119,7 +120,7 @@ def looking_back(tenure: Tenure) -> Iterator[Flow[None]]:
     """Yield the flow that looks back for every copy, if there are any."""
     copies = [pending for pending in tenure.state.pending.values() if pending.extras.look_back is not None]
     if copies:
-        yield carrying.look_back(tenure, copies)
+        yield looking.look_back(tenure, copies)
 
 
 @contextlib.contextmanager

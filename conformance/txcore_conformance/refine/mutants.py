@@ -9,7 +9,7 @@ from typing import Any, Final
 from unittest import mock
 
 from txcore import wire
-from txcore.checker import carrying, log_reader
+from txcore.checker import carrying, log_reader, look_back
 from txcore.checker import partition_state as fold
 from txcore.checker.decide import Pending
 from txcore.checker.log_reader import LogReader
@@ -35,7 +35,7 @@ def _replace(owner: object, name: str, new: Any) -> Patch:
 
 _read_op = PartitionState.read_op
 _read_halves = LogReader.read_halves
-_look_back = carrying.look_back
+_look_back = look_back.look_back
 
 
 def _drop_early(self: PartitionState, position: Position, op: Op) -> bool:
@@ -153,6 +153,6 @@ MUTANTS: Final = {
     ),
     "10 stray op in a look-back": Mutant(
         "bytes that are no record are skipped wherever ops are read",
-        _replace(carrying, "look_back", _look_back_strictly),
+        _replace(look_back, "look_back", _look_back_strictly),
     ),
 }

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from txcore import wire
-from txcore.checker import carrying, finish, log_reader, newer_records
+from txcore.checker import log_reader, look_back, newer_records, parking
 from txcore.checker.decide import Pending, terms_of
 from txcore.checker.limits import NewerRecords
 from txcore.checker.log_reader import LogReader
@@ -45,7 +45,7 @@ def drop_orphans_at_once(self: LogReader) -> None:
     state.drop_orphans(-1 if state.op_read is None else state.op_read)
 
 
-_look_back = carrying.look_back
+_look_back = look_back.look_back
 _ops_in = log_reader.ops_in
 
 
@@ -65,7 +65,7 @@ def stray_op_ends_looking_back() -> Iterator[None]:
             return wire.decode_ops(record.body)
         return _ops_in(tenure, record)
 
-    with mock.patch.object(carrying, "look_back", look), mock.patch.object(log_reader, "ops_in", ops_in):
+    with mock.patch.object(look_back, "look_back", look), mock.patch.object(log_reader, "ops_in", ops_in):
         yield
 
 
@@ -94,7 +94,7 @@ def ignore_immunity(self: LogReader, record: LogRecord, half: Half) -> Pending:
     return pending
 
 
-_park = finish.park
+_park = parking.park
 
 
 def park_undeliverable_undecided(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore.checker import check_steps, checkpoint, finish, newer_records
+from txcore.checker import check_steps, checkpoint, finish, newer_records, parking, retry_backoff
 from txcore.checker.decide import Pending
 from txcore.checker.log_reader import LogReader
 from txcore.checker.partition_state import PartitionState
@@ -150,7 +150,7 @@ def _immunity_counts_as_check() -> Iterator[None]:
 
 
 _judge = check_steps.judge
-_put_off = Tenure.put_off
+_put_off = retry_backoff.put_off
 
 
 def _unanswered_counts(tenure: Tenure, pending: Pending, *rest: Any) -> None:
@@ -298,7 +298,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "prune_without_horizon": Mutant("R4", fence_mutants.prune_without_horizon),
     "asynchronous_commit": Mutant("R4", fence_mutants.asynchronous_commit),
     "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),
-    "unanswered_counts_as_check": Mutant("R10", _replace(Tenure, "put_off", _unanswered_counts)),
+    "unanswered_counts_as_check": Mutant("R10", _replace(retry_backoff, "put_off", _unanswered_counts)),
     "head_of_line_stop": Mutant("R9", _replace(PartitionState, "take_due", _only_the_oldest)),
     "checkpoint_past_undecided": Mutant("R12", _replace(checkpoint, "checkpoint_of", _checkpoint_at_read)),
     "checkpoint_past_unread_op": Mutant(
@@ -344,7 +344,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "newer_half_parked": Mutant(
         "R12", _replace(newer_records, "newer_half", log_mutants.park_newer), (STRONG, RABBITMQ, NATS), RARE
     ),
-    "undeliverable_undecided": Mutant("R4", _replace(finish, "park", log_mutants.park_undeliverable_undecided)),
+    "undeliverable_undecided": Mutant("R4", _replace(parking, "park", log_mutants.park_undeliverable_undecided)),
     "exit_without_flush": Mutant(
         "R3",
         _replace(MemoryBackend, "close", log_mutants.close_without_flush),

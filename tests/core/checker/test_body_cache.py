@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from txcore import Checker, CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer, wire
-from txcore.checker.context import ENTRY_BYTES, Bodies, CheckContext
+from txcore.checker.body_cache import ENTRY_BYTES, Bodies
+from txcore.checker.context import CheckContext
 from txcore.checker.limits import Limits
 from txcore.checker.log_reader import LogReader
 from txcore.checker.tenure import Tenure
