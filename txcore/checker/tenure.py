@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from txcore.checker.context import CheckContext
-from txcore.checker.decide import Pending
 from txcore.checker.partition_state import PartitionState
 from txcore.errors import DataLossError
 from txcore.port import Reader

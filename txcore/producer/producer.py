@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, TypeVar
@@ -18,6 +16,7 @@ from txcore.message import CheckPolicy, Message
 from txcore.message_table import Mode
 from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
+from txcore.producer.admission import Places
 from txcore.producer.finish import end
 from txcore.producer.group_join import Joining
 from txcore.producer.handles import attach, handle_of
@@ -190,45 +189,6 @@ class ProducerBase(Generic[ListenerT]):
         if self._listener is None:
             raise TransactionStateError("the listener style needs a producer made with listener=…")
         return self._listener
-
-
-class Places:
-    """A number of places; a caller that finds none free waits for one. Thread safe.
-
-    A semaphore, but one that takes no lock where no caller has to wait: threading's costs more than many a step of a
-    transaction. A place is an element of a deque, whose `pop` and `append` are atomic.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._free = deque((None,) * count)
-        self._waiting_count = 0
-        self._is_free = threading.Condition()
-
-    def take(self, timeout_s: float) -> bool:
-        """Take a place, within *timeout_s*; returns whether there was one."""
-        if self.take_free():
-            return True
-        with self._is_free:
-            self._waiting_count += 1
-            try:
-                return self._is_free.wait_for(self.take_free, timeout_s)
-            finally:
-                self._waiting_count -= 1
-
-    def take_free(self) -> bool:
-        """Take a place if one is free now; returns whether there was one."""
-        try:
-            self._free.pop()
-        except IndexError:
-            return False
-        return True
-
-    def give_back(self) -> None:
-        """Give one place back, which was taken."""
-        self._free.append(None)
-        if self._waiting_count:  # a waiting thread has raised this count before it looked for the last time
-            with self._is_free:
-                self._is_free.notify()
 
 
 class TransactionProducer(ProducerBase[TransactionListener]):

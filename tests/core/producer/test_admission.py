@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from txcore.producer.producer import Places
+from txcore.producer.admission import Places
 
 
 def test_a_caller_without_a_place_is_refused_in_time():
