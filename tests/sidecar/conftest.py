@@ -173,11 +173,11 @@ class Shop:
         return found
 
     def is_writable(self):
-        """Return whether no process holds a lock on either file for long."""
+        """Return whether no process holds a lock on either file for long; without WAL, a reader's lock counts too."""
         for file in (self.broker_file, self.database_file):
             connection = sqlite3.connect(file, timeout=1.0, isolation_level=None)
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("BEGIN EXCLUSIVE")
                 connection.execute("ROLLBACK")
             except sqlite3.OperationalError:
                 return False
