@@ -23,6 +23,7 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 #: Programs of other projects: only the shell's grammar of their commands is checked.
 FOREIGN = {
+    "psql",
     *(
         "$EDITOR",
         "cd",

@@ -404,7 +404,8 @@ def test_create_is_overtaken_at_the_first_row(mariadb):
         if statement.startswith(f"INSERT INTO {table}_meta"):
             overtaken.append(statement)
             with mariadb.spare.begin() as connection:
-                connection.execute(text(f"INSERT INTO {table}_meta VALUES (1, 1, :id)"), {"id": bytes(16)})
+                columns = "(singleton, schema_version, pruned_below)"
+                connection.execute(text(f"INSERT INTO {table}_meta {columns} VALUES (1, 1, :id)"), {"id": bytes(16)})
 
     fence = SqlFence(mariadb.engine, table=table)
     fence.create()

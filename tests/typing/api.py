@@ -42,6 +42,9 @@ engine = sqlalchemy.create_engine("sqlite:///shop.db")
 fence = SqlFence(engine)
 backend = txcore.connect("memory://shop")
 assert_type(backend, Backend)
+assert_type(SqlFence.ddl("postgresql"), list[str])
+assert_type(txcore.Inbox.ddl("mysql", "shop_inbox"), list[str])
+assert_type([SqlFence.metadata("sqlite"), txcore.Inbox.metadata("sqlite")], list[sqlalchemy.MetaData])
 
 
 class Listener(TransactionListener):

@@ -9,7 +9,7 @@ import inspect
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, MetaData
 
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, UsageError
@@ -18,7 +18,9 @@ from txcore.inbox.identity import message_id_of
 from txcore.inbox.table import InboxTable
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.connections import is_async, on_border
+from txcore.sqlfence.definitions import inbox_ddl, inbox_metadata
 from txcore.sqlfence.dialects import ROWS_MAX
+from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.prune import prune_steps
 from txcore.sqlfence.runners import Runner
 from txcore.sqlfence.schema import tables_named
@@ -26,6 +28,7 @@ from txcore.sqlfence.schema import tables_named
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+DEFAULT_TABLE: Final = "txcore_inbox"
 _CREATE_WAIT_S: Final = 10.0
 
 
@@ -71,9 +74,7 @@ class Inbox:
         clock: The clock from whose time `prune` counts back.
     """
 
-    def __init__(
-        self, engine: Engine | AsyncEngine, *, table: str = "txcore_inbox", clock: Clock | None = None
-    ) -> None:
+    def __init__(self, engine: Engine | AsyncEngine, *, table: str = DEFAULT_TABLE, clock: Clock | None = None) -> None:
         if not isinstance(engine, Engine | AsyncEngine):
             raise ConfigError(f"the inbox takes a SQLAlchemy Engine or AsyncEngine, not {engine!r}", key="engine")
         self.engine = engine
@@ -81,6 +82,32 @@ class Inbox:
         self._clock = clock or SystemClock()
         self._statements = InboxTable(engine.dialect.name, tables_named(table))
         self._own = Runner(engine, self._statements.dialect, engine.url.password)
+
+    @staticmethod
+    def ddl(dialect: str, table: str = DEFAULT_TABLE) -> list[str]:
+        """Return the statements with which `create` makes an inbox's tables, without a connection.
+
+        Repeating them is harmless. The last one writes the row of `<table>_meta`.
+
+        Args:
+            dialect: postgresql, mysql, mariadb or sqlite.
+            table: Name of the table, as for the inbox.
+
+        Raises:
+            FenceMisuseError: an unknown dialect.
+            ConfigError: *table* is not a plain name.
+        """
+        own = dialect_of(dialect, tables_named(table))
+        return inbox_ddl(own.family, own.tables)
+
+    @staticmethod
+    def metadata(dialect: str, table: str = DEFAULT_TABLE) -> MetaData:
+        """Return an inbox's tables as SQLAlchemy's, for the `target_metadata` of Alembic; see `SqlFence.metadata`.
+
+        Raises: as `ddl`.
+        """
+        own = dialect_of(dialect, tables_named(table))
+        return inbox_metadata(own.family, own.tables)
 
     def create(self) -> Awaitable[None] | None:
         """Create the tables if they are missing; idempotent, safe when several processes do it at once.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from txcore.errors import InboxHorizonError, UsageError
 from txcore.ids import id_text
 from txcore.sqlfence.border import MYSQL, Border
+from txcore.sqlfence.definitions import inbox_ddl
 from txcore.sqlfence.dialects import decode_id
 from txcore.sqlfence.failures import Cause, unless
 from txcore.sqlfence.families import dialect_of
@@ -41,13 +42,8 @@ class InboxTable:
         Raises:
             UsageError: they were made by a newer txcore.
         """
-        types = self.dialect.types
-        columns = (
-            f"transaction_id {types.id} NOT NULL, message_index integer NOT NULL, "
-            f"producer_group {types.group} NOT NULL, received {types.created}, "
-            "PRIMARY KEY (transaction_id, message_index, producer_group)"
-        )
-        self.dialect.create_tables(border, columns)
+        statements = inbox_ddl(self.dialect.family, self.tables)
+        self.dialect.create(border, statements, has_identity=False)
         self.dialect.horizon(border)
 
     def take(self, border: Border, message: MessageId, *, old_is_first: bool) -> bool:

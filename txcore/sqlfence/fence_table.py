@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, MetaData
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, UsageError
-from txcore.sqlfence import identity, messages
+from txcore.sqlfence import identity
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import POSTGRESQL, Border
+from txcore.sqlfence.definitions import fence_ddl, fence_metadata
 from txcore.sqlfence.dialects import ROWS_MAX, FenceRow
 from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.fence_row import RowKeeper, check_arguments
@@ -27,6 +28,7 @@ from txcore.sqlfence.transaction_state import watch_savepoints
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+DEFAULT_TABLE: Final = "txcore_tx"
 _CHUNK: Final = 500
 _CREATE_WAIT_S: Final = 10.0
 
@@ -55,7 +57,7 @@ class FenceTable:
         self,
         engine: Engine | AsyncEngine,
         *,
-        table: str = "txcore_tx",
+        table: str = DEFAULT_TABLE,
         lock_timeout_s: float = 0.3,
         statement_timeout_s: float = 10.0,
         attempts_max: int = 3,
@@ -89,6 +91,36 @@ class FenceTable:
         self._must_await_create = False
         self._watch(engine)
 
+    @staticmethod
+    def ddl(dialect: str, table: str = DEFAULT_TABLE) -> list[str]:
+        """Return the statements with which `create` makes all tables of a fence, without a connection.
+
+        For a migration, or a person with the rights to make tables. Repeating them is harmless. The last one writes the
+        meta row, for which the database itself draws the identity: each database in which it runs gets its own. Tables
+        of an older schema version lack columns that these statements do not add; `create` does.
+
+        Args:
+            dialect: postgresql, mysql, mariadb or sqlite.
+            table: Name of the table, as for the fence.
+
+        Raises:
+            FenceMisuseError: an unknown dialect.
+            ConfigError: *table* is not a plain name.
+        """
+        own = dialect_of(dialect, tables_named(table))
+        return fence_ddl(own.family, own.tables)
+
+    @staticmethod
+    def metadata(dialect: str, table: str = DEFAULT_TABLE) -> MetaData:
+        """Return a fence's tables as SQLAlchemy's, for the `target_metadata` of Alembic.
+
+        A migration that Alembic generates has the tables without the meta row: let it run the statements of `ddl` too.
+
+        Raises: as `ddl`.
+        """
+        own = dialect_of(dialect, tables_named(table))
+        return fence_metadata(own.family, own.tables)
+
     def create(self) -> Awaitable[None] | None:
         """Create the tables that are missing; idempotent, safe when several processes do it at once.
 
@@ -102,9 +134,7 @@ class FenceTable:
         """
 
         def action(border: Border) -> None:
-            self._dialect.create(border)
-            for statement in messages.table_statements(self._dialect.family, self._dialect.tables):
-                border.change(statement, {})
+            self._dialect.create(border, fence_ddl(self._dialect.family, self._dialect.tables))
             self._dialect.horizon(border)
 
         created = self._own.transact(action, _CREATE_WAIT_S)

@@ -182,8 +182,27 @@ def prune(
     _show_prune(screen, pruned)
 
 
+def ddl(
+    dialect: Annotated[str, typer.Option("--dialect", metavar="NAME", help="postgresql, mysql, mariadb or sqlite.")],
+    table: Annotated[str, typer.Option("--table", metavar="NAME", help="Name of the fence table.")] = "txcore_tx",
+    inbox: Annotated[
+        str, typer.Option("--inbox", metavar="NAME", help="Print the tables of this inbox instead, not the fence's.")
+    ] = "",
+) -> None:
+    """Print the statements that create the fence's tables, for psql, mysql or sqlite3. Connects to nothing.
+
+    Exit code: 0 done, 2 misuse.
+    """
+    from txcore.inbox import Inbox  # noqa: PLC0415 - both need SQLAlchemy
+    from txcore.sqlfence import SqlFence  # noqa: PLC0415
+
+    for statement in Inbox.ddl(dialect, inbox) if inbox else SqlFence.ddl(dialect, table):
+        typer.echo(f"{statement};\n")
+
+
 for _command in (create, identity, adopt, stats, prune):
     app.command(_command.__name__)(at_place(_command))
+app.command("ddl")(ddl)
 
 
 @dataclass(frozen=True, slots=True)
