@@ -35,7 +35,7 @@ HALF_DEADLINE_S: Final = 2.0
 HALF_DEADLINE_MIN_S: Final = 0.001
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
-ListenerT = TypeVar("ListenerT", bound=Listener[Any])
+ListenerT = TypeVar("ListenerT", bound=Listener[Any, Any])
 ProducerT = TypeVar("ProducerT")
 
 
@@ -208,7 +208,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
             transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
             full. The table needs a fence and, somewhere, a relay: the checker process is one.
         half_deadline_s: In mode auto, how long the open database transaction waits for the half's ack.
-        listener_fences: Your promise that the listener calls `current_transaction().fence(connection)` in each database
+        listener_fences: Your promise that the listener calls `transaction.fence(connection)` in each database
             transaction that it commits. The fence alone then decides its halves. Without the promise a half with no
             fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
         plugins: Notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
