@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import txcore
 from txcore import errors, hookspecs
+from txcore.message_table import Mode, ModeName
 from txcore.producer import asynchronous as aio
 from txcore.runtime import instrumentation
 
@@ -54,6 +56,11 @@ def test_all_is_complete():
     assert {
         name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)
     } <= set(txcore.__all__)
+
+
+def test_every_mode_can_be_given_by_its_name():
+    """The names that mypy accepts as a producer's mode are the modes."""
+    assert tuple(Mode) == get_args(ModeName)
 
 
 def test_an_unknown_name_is_an_attribute_error():

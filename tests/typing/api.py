@@ -184,6 +184,9 @@ def consuming(headers: dict[str, str | bytes]) -> None:
 
 def by_the_message_table() -> None:
     """Send in mode auto, and run the relay that this mode needs."""
+    TransactionProducer(backend, "shop", fence=fence, mode="outbox")  # type: ignore[arg-type]
+    AsyncTransactionProducer(backend, "shop", fence=fence, mode="outbox")  # type: ignore[arg-type]
+    TransactionProducer(backend, "shop", policy=CheckPolicy(6.0))  # type: ignore[call-arg]
     producer = TransactionProducer(backend, "shop", fence=fence, mode="auto", half_deadline_s=1.0)
     with producer.transaction(engine) as tx:
         tx.publish(Message("orders.created", b"42"))

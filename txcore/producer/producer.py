@@ -13,7 +13,7 @@ from txcore.fence import Fence
 from txcore.ids import IdFactory
 from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
-from txcore.message_table import Mode
+from txcore.message_table import Mode, ModeName
 from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
@@ -39,7 +39,7 @@ ListenerT = TypeVar("ListenerT", bound=Listener[Any, Any])
 ProducerT = TypeVar("ProducerT")
 
 
-def _mode(mode: str, fence: Fence | None) -> Mode:
+def _mode(mode: ModeName, fence: Fence | None) -> Mode:
     try:
         chosen = Mode(mode)
     except ValueError:
@@ -128,7 +128,7 @@ class ProducerBase(Generic[ListenerT]):
         policy: CheckPolicy | None = None,
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
-        mode: str = "half",
+        mode: ModeName = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
         listener_fences: bool = False,
         plugins: Sequence[object] = (),
@@ -227,7 +227,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
         busy_timeout_s: float = 10.0,
-        mode: str = "half",
+        mode: ModeName = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
         listener_fences: bool = False,
         plugins: Sequence[object] = (),

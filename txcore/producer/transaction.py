@@ -222,9 +222,9 @@ def require_room(policy: CheckPolicy, margin_s: float) -> None:
 def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
     """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
     return CheckPolicy(
-        max(policy.immunity_s for policy in overrides),
-        max(policy.interval_s for policy in overrides),
-        max(policy.check_max for policy in overrides),
+        immunity_s=max(policy.immunity_s for policy in overrides),
+        interval_s=max(policy.interval_s for policy in overrides),
+        check_max=max(policy.check_max for policy in overrides),
     )
 
 

@@ -360,7 +360,7 @@ class TestListenerStyle:
     def send(self, context):
         """Return the flow of one message, and its transaction."""
         transaction = transactions.begin(context)
-        message = Message("a", b"1", check_policy=CheckPolicy(9, 4, 2))
+        message = Message("a", b"1", check_policy=CheckPolicy(immunity_s=9, interval_s=4, check_max=2))
         return send_in_transaction(transaction, Listener(), message, "arg"), transaction
 
     def test_the_listener_runs_between_half_and_end(self, unfenced, by_hand):
