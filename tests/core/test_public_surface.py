@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,12 @@ def test_everything_public_has_a_docstring(name):
             each for each in vars(value).values() if inspect.isfunction(each) and not each.__name__.startswith("_")
         ]
         assert [] == [each.__name__ for each in methods if not inspect.getdoc(each)]
+
+
+def test_the_api_page_is_that_of_the_code():
+    """`docs/api.md` lists the API as it is: `make api` writes it, and its diff shows what a change means for users."""
+    page = runpy.run_path(str(ROOT / "docs" / "site" / "api.py"))["page"]()
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page
 
 
 def test_error_tree_is_drawn_completely():
