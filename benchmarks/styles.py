@@ -126,7 +126,7 @@ def database_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
         engine = place.async_engine(task_count)
         try:
             fence = txcore.SqlFence(engine)
-            await fence.create()  # type: ignore[misc] # an asynchronous engine: it is awaitable
+            await fence.create()  # an asynchronous engine: it is awaitable
             producer = _async_producer(place, fence=fence)
 
             async def call() -> None:

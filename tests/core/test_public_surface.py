@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -86,6 +87,12 @@ def test_the_api_page_is_that_of_the_code():
     """`docs/api.md` lists the API as it is: `make api` writes it, and its diff shows what a change means for users."""
     page = runpy.run_path(str(ROOT / "docs" / "site" / "api.py"))["page"]()
     assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page
+
+
+def test_every_package_has_its_types():
+    """A type checker of users reads the annotations of each package in the wheel, because `py.typed` is there."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert [] == [name for name in packages["packages"] if not (ROOT / name / "py.typed").is_file()]
 
 
 def test_error_tree_is_drawn_completely():

@@ -24,7 +24,7 @@ from txcore.sqlfence.runners import Runner
 from txcore.sqlfence.schema import tables_named
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
 _CREATE_WAIT_S: Final = 10.0
 
@@ -82,8 +82,10 @@ class Inbox:
         self._statements = InboxTable(engine.dialect.name, tables_named(table))
         self._own = Runner(engine, self._statements.dialect, engine.url.password)
 
-    def create(self) -> Awaitable[None] | None:
+    def create(self) -> Any:
         """Create the tables if they are missing; idempotent, safe when several processes do it at once.
+
+        With an AsyncEngine this must be awaited.
 
         Raises:
             UsageError: the tables were made by a newer txcore.

@@ -89,7 +89,7 @@ class FenceTable:
         self._must_await_create = False
         self._watch(engine)
 
-    def create(self) -> Awaitable[None] | None:
+    def create(self) -> Any:
         """Create the tables that are missing; idempotent, safe when several processes do it at once.
 
         Tables of an older schema version are upgraded in place, and keep their rows. With an AsyncEngine this must be

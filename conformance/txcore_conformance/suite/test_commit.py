@@ -257,7 +257,7 @@ def test_async_database_style_delivers(kit: Kit, topic: str, tmp_path: Path) -> 
     async def run() -> tuple[bytes, EndState | None]:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
         fence = SqlFence(engine)
-        await fence.create()  # type: ignore[misc]
+        await fence.create()
         producer = AsyncTransactionProducer(kit.backend, kit.group, fence=fence)
         async with producer.transaction(engine) as transaction:
             await transaction.connection.execute(sqlalchemy.text("CREATE TABLE orders (name TEXT)"))
