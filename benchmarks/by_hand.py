@@ -158,7 +158,7 @@ class _ByHand:
     def _release(self, chunk: _Chunk) -> None:
         chunk.left, chunk.then = len(chunk.messages), self._end
         for half, message in zip(chunk.records, chunk.messages, strict=True):
-            self._listener.execute_local_transaction(message, None)
+            self._listener.execute(None, message, None)
             self._records.publish(half, _Record(chunk, self._ready))
 
     def _end(self, chunk: _Chunk) -> None:
@@ -198,7 +198,7 @@ class _Tasks:
         stored = self._future()
         half = self._records.append(message, _Delivery(stored, self._delivered))
         await stored
-        await self._listener.execute_local_transaction(message, None)
+        await self._listener.execute(None, message, None)
         published = self._future()
         self._records.publish(half, _Delivery(published, self._delivered))
         await published
@@ -274,7 +274,7 @@ class _Callers:
         turn.acquire()
         half = self._records.append(message, _Delivery(turn, self._delivered))
         turn.acquire()
-        self._listener.execute_local_transaction(message, None)
+        self._listener.execute(None, message, None)
         self._records.publish(half, _Delivery(turn, self._delivered))
         turn.acquire()
         with self._lock:

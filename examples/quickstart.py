@@ -38,7 +38,7 @@ for message in consumer.poll():
     with engine.begin() as connection, inbox.receive(connection, message) as first:
         if first:
             connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
-            print(f"order {message.key.decode()}: one parcel with a {message.body.decode()}")
+            print(f"order {(message.key or b'').decode()}: one parcel with a {message.body.decode()}")
     consumer.ack(message.position)
 
 consumer.close()

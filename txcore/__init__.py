@@ -37,7 +37,13 @@ from txcore.errors import (
     WrongDatabaseError,
 )
 from txcore.hookspecs import Event, hookimpl
-from txcore.listener import AsyncTransactionListener, HalfView, TransactionListener
+from txcore.listener import (
+    AsyncListenerTransaction,
+    AsyncTransactionListener,
+    HalfView,
+    ListenerTransaction,
+    TransactionListener,
+)
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.operator.lists import ParkedHalf, PendingHalf
 from txcore.operator.operator import Operator
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
     from txcore.sqlfence import SqlFence
 
 __all__ = [
+    "AsyncListenerTransaction",
     "AsyncTransaction",
     "AsyncTransactionListener",
     "AsyncTransactionProducer",
@@ -84,6 +91,7 @@ __all__ = [
     "Inbox",
     "InboxHorizonError",
     "Limits",
+    "ListenerTransaction",
     "LocalTransactionState",
     "Message",
     "MessageRejectedError",

@@ -33,7 +33,7 @@ class LocalTransactionState(enum.Enum):
     UNKNOWN = "UNKNOWN"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
     """When a silent transaction is checked, and how often.
 

@@ -40,7 +40,8 @@ try:
             raise KafkaException(message.error())
         with engine.begin() as connection, inbox.receive(connection, message) as first:
             if first:
-                connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.value().decode()})
-        consumer.commit(message, asynchronous=False)
+                item = {"item": (message.value() or b"").decode()}
+                connection.execute(text("INSERT INTO parcels VALUES (:item)"), item)
+        consumer.commit(message=message, asynchronous=False)
 finally:
     consumer.close()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import txcore
 from txcore import errors, hookspecs
+from txcore.message_table import Mode, ModeName
 from txcore.producer import asynchronous as aio
 from txcore.runtime import instrumentation
 
@@ -56,6 +60,11 @@ def test_all_is_complete():
     } <= set(txcore.__all__)
 
 
+def test_every_mode_can_be_given_by_its_name():
+    """The names that mypy accepts as a producer's mode are the modes."""
+    assert tuple(Mode) == get_args(ModeName)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     """An unknown name raises AttributeError, as for any module."""
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
@@ -72,6 +81,18 @@ def test_everything_public_has_a_docstring(name):
             each for each in vars(value).values() if inspect.isfunction(each) and not each.__name__.startswith("_")
         ]
         assert [] == [each.__name__ for each in methods if not inspect.getdoc(each)]
+
+
+def test_the_api_page_is_that_of_the_code():
+    """`docs/api.md` lists the API as it is: `make api` writes it, and its diff shows what a change means for users."""
+    page = runpy.run_path(str(ROOT / "docs" / "site" / "api.py"))["page"]()
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page
+
+
+def test_every_package_has_its_types():
+    """A type checker of users reads the annotations of each package in the wheel, because `py.typed` is there."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert [] == [name for name in packages["packages"] if not (ROOT / name / "py.typed").is_file()]
 
 
 def test_error_tree_is_drawn_completely():

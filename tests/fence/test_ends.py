@@ -179,8 +179,8 @@ class Believed(Listener):
         super().__init__(world)
         self.local = local
 
-    def execute_local_transaction(self, message, arg):
-        self.local(self.world, txcore.current_transaction())
+    def execute(self, transaction, message, arg):
+        self.local(self.world, transaction)
         return COMMIT
 
 
@@ -269,9 +269,9 @@ def test_asynchronous_listener_is_believed_by_its_row(tmp_path, shop, awaits, st
         await fence.create()
 
         class Forgetful(txcore.AsyncTransactionListener):
-            async def execute_local_transaction(self, message, arg):
+            async def execute(self, transaction, message, arg):
                 async with engine.connect() as connection:
-                    fenced = txcore.current_transaction().fence(connection)
+                    fenced = transaction.fence(connection)
                     if awaits:
                         await fenced
                 return COMMIT

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 import txcore
 from txcore import (
+    AsyncListenerTransaction,
     AsyncTransaction,
     AsyncTransactionListener,
     AsyncTransactionProducer,
@@ -20,6 +21,7 @@ from txcore import (
     Event,
     HalfView,
     Limits,
+    ListenerTransaction,
     LocalTransactionState,
     Message,
     Operator,
@@ -52,10 +54,11 @@ class Listener(TransactionListener):
 
     topics = ("orders.created",)
 
-    def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
+    def execute(self, transaction: ListenerTransaction, message: Message, arg: str) -> LocalTransactionState:
         """Fence the transaction and commit."""
+        assert_type(transaction.transaction_id, bytes)
         with engine.begin() as connection:
-            txcore.current_transaction().fence(connection)
+            transaction.fence(connection)
         return LocalTransactionState.COMMIT
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
@@ -68,8 +71,20 @@ class Listener(TransactionListener):
 class AsyncListener(AsyncTransactionListener):
     """An asynchronous listener."""
 
-    async def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
-        """Return COMMIT."""
+    async def execute(self, transaction: AsyncListenerTransaction, message: Message, arg: str) -> LocalTransactionState:
+        """Await the fence; mypy reports one that is not awaited."""
+        transaction.fence(None)  # type: ignore[unused-coroutine]
+        await transaction.fence(None)
+        return LocalTransactionState.COMMIT
+
+
+class PortedListener(TransactionListener):
+    """A listener in RocketMQ's form."""
+
+    def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
+        """Fence the current transaction and commit."""
+        with engine.begin() as connection:
+            txcore.current_transaction().fence(connection)
         return LocalTransactionState.COMMIT
 
 
@@ -172,6 +187,9 @@ def consuming(headers: dict[str, str | bytes]) -> None:
 
 def by_the_message_table() -> None:
     """Send in mode auto, and run the relay that this mode needs."""
+    TransactionProducer(backend, "shop", fence=fence, mode="outbox")  # type: ignore[arg-type]
+    AsyncTransactionProducer(backend, "shop", fence=fence, mode="outbox")  # type: ignore[arg-type]
+    TransactionProducer(backend, "shop", policy=CheckPolicy(6.0))  # type: ignore[call-arg]
     producer = TransactionProducer(backend, "shop", fence=fence, mode="auto", half_deadline_s=1.0)
     with producer.transaction(engine) as tx:
         tx.publish(Message("orders.created", b"42"))

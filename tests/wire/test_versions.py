@@ -93,7 +93,7 @@ class TestRecords:
         assert [Op(OpKind.COMMIT, A)] == wire.decode_ops(ops)
 
 
-class Listener:
+class Listener(txcore.TransactionListener):
     """A listener with the answer that the test sets."""
 
     answer = LocalTransactionState.UNKNOWN

@@ -26,7 +26,7 @@ from txcore.sqlfence.runners import Runner
 from txcore.sqlfence.schema import tables_named
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
 DEFAULT_TABLE: Final = "txcore_inbox"
 _CREATE_WAIT_S: Final = 10.0
@@ -109,8 +109,10 @@ class Inbox:
         own = dialect_of(dialect, tables_named(table))
         return inbox_metadata(own.family, own.tables)
 
-    def create(self) -> Awaitable[None] | None:
+    def create(self) -> Any:
         """Create the tables if they are missing; idempotent, safe when several processes do it at once.
+
+        With an AsyncEngine this must be awaited.
 
         Raises:
             UsageError: the tables were made by a newer txcore.

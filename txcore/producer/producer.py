@@ -13,7 +13,7 @@ from txcore.fence import Fence
 from txcore.ids import IdFactory
 from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
-from txcore.message_table import Mode
+from txcore.message_table import Mode, ModeName
 from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
@@ -35,11 +35,11 @@ HALF_DEADLINE_S: Final = 2.0
 HALF_DEADLINE_MIN_S: Final = 0.001
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
-ListenerT = TypeVar("ListenerT", bound=Listener[Any])
+ListenerT = TypeVar("ListenerT", bound=Listener[Any, Any])
 ProducerT = TypeVar("ProducerT")
 
 
-def _mode(mode: str, fence: Fence | None) -> Mode:
+def _mode(mode: ModeName, fence: Fence | None) -> Mode:
     try:
         chosen = Mode(mode)
     except ValueError:
@@ -128,7 +128,7 @@ class ProducerBase(Generic[ListenerT]):
         policy: CheckPolicy | None = None,
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
-        mode: str = "half",
+        mode: ModeName = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
         listener_fences: bool = False,
         plugins: Sequence[object] = (),
@@ -208,7 +208,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
             transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
             full. The table needs a fence and, somewhere, a relay: the checker process is one.
         half_deadline_s: In mode auto, how long the open database transaction waits for the half's ack.
-        listener_fences: Your promise that the listener calls `current_transaction().fence(connection)` in each database
+        listener_fences: Your promise that the listener calls `transaction.fence(connection)` in each database
             transaction that it commits. The fence alone then decides its halves. Without the promise a half with no
             fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
         plugins: Notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
@@ -227,7 +227,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
         busy_timeout_s: float = 10.0,
-        mode: str = "half",
+        mode: ModeName = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
         listener_fences: bool = False,
         plugins: Sequence[object] = (),

@@ -24,7 +24,7 @@ TOGETHER_COUNT: Final = 250
 
 
 def send_many(
-    backend: Backend, context: ProducerContext, listener: Listener[Any], messages: Iterable[tuple[Message, Any]]
+    backend: Backend, context: ProducerContext, listener: Listener[Any, Any], messages: Iterable[tuple[Message, Any]]
 ) -> list[TransactionSendResult]:
     """Send all of *messages* and return their results in the same order; see `TransactionProducer.send_many`."""
     loop = Loop(backend, context.clock)

@@ -83,7 +83,7 @@ class ProducerContext:
 
 
 class LocalTransaction(msgspec.Struct):
-    """One transaction on its producer's side; inside a listener `current_transaction()` returns it.
+    """One transaction on its producer's side; a listener's `execute` receives it.
 
     Attributes:
         half, immunity_s: Set when the half is made.
@@ -125,9 +125,9 @@ class LocalTransaction(msgspec.Struct):
     def fence(self, connection: Any) -> Any:
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
 
-        Call it first in that transaction, inside `execute_local_transaction`. Returns an awaitable for an async
-        connection. From then on, refused or not, only a committed row publishes: PostgreSQL's COMMIT rolls back without
-        an error where the listener has caught one of a statement, and a listener may forget its commit.
+        Call it first in that transaction, inside the listener. Returns an awaitable for an async connection. From then
+        on, refused or not, only a committed row publishes: PostgreSQL's COMMIT rolls back without an error where the
+        listener has caught one of a statement, and a listener may forget its commit.
 
         Raises:
             TransactionStateError: the producer was made without a fence.
@@ -156,14 +156,14 @@ current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.Co
 
 
 def current_transaction() -> LocalTransaction:
-    """Return the transaction whose local part is running here.
+    """Return the transaction whose local part is running here; `execute` receives the same one.
 
     Raises:
-        TransactionStateError: called outside `execute_local_transaction`.
+        TransactionStateError: called outside a listener.
     """
     transaction = current.get()
     if transaction is None:
-        raise TransactionStateError("current_transaction() works only inside execute_local_transaction")
+        raise TransactionStateError("current_transaction() works only inside a listener")
     return transaction
 
 
@@ -222,9 +222,9 @@ def require_room(policy: CheckPolicy, margin_s: float) -> None:
 def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
     """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
     return CheckPolicy(
-        max(policy.immunity_s for policy in overrides),
-        max(policy.interval_s for policy in overrides),
-        max(policy.check_max for policy in overrides),
+        immunity_s=max(policy.immunity_s for policy in overrides),
+        interval_s=max(policy.interval_s for policy in overrides),
+        check_max=max(policy.check_max for policy in overrides),
     )
 
 

@@ -121,7 +121,7 @@ class FenceTable:
         own = dialect_of(dialect, tables_named(table))
         return fence_metadata(own.family, own.tables)
 
-    def create(self) -> Awaitable[None] | None:
+    def create(self) -> Any:
         """Create the tables that are missing; idempotent, safe when several processes do it at once.
 
         Tables of an older schema version are upgraded in place, and keep their rows. With an AsyncEngine this must be

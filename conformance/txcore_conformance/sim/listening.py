@@ -15,7 +15,7 @@ WRONG_SHARE: Final = 0.15
 """Share of the fenced listeners, among those that want to commit, that return COMMIT without a commit."""
 
 
-class SimListener(Listener[Any]):
+class SimListener(Listener[Any, Any]):
     """The application's listener: its answers are late or missing at times, and some fenced ones are wrong."""
 
     def __init__(self, cast: Cast, truth: Truth | None = None) -> None:

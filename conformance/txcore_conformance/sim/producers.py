@@ -126,7 +126,9 @@ def _has_ended(cast: Cast, process: Process, error: BaseException | None) -> Non
 def _messages(cast: Cast) -> list[Message]:
     world = cast.world
     count = world.rng.choice([1, 1, 2, 3])
-    policy = CheckPolicy(3.0 + world.rng.random() * 3, 1.0 + world.rng.random(), CHECK_MAX)
+    policy = CheckPolicy(
+        immunity_s=3.0 + world.rng.random() * 3, interval_s=1.0 + world.rng.random(), check_max=CHECK_MAX
+    )
     return [
         Message(f"t{world.rng.randrange(3)}", world.rng.randbytes(8 + i), _key(cast, i), {"n": str(i)}, policy)
         for i in range(count)

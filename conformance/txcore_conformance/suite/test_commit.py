@@ -13,8 +13,10 @@ from txcore import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
     EndState,
+    ListenerTransaction,
     LocalTransactionState,
     Message,
+    TransactionListener,
     current_transaction,
 )
 from txcore.records import OpKind
@@ -230,14 +232,15 @@ def test_primitives_take_the_callers_connection(kit: Kit, topic: str, engine: An
 
 
 def test_a_fenced_listener_commits_its_own_transaction(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """A listener that fences its transaction with `current_transaction().fence(connection)` gets it delivered."""
+    """A listener that fences its transaction with `transaction.fence(connection)` gets it delivered."""
 
-    def local() -> LocalTransactionState:
-        with engine.begin() as connection:
-            current_transaction().fence(connection)
-        return COMMIT
+    class Fencing(TransactionListener):
+        def execute(self, transaction: ListenerTransaction, message: Message, arg: Any) -> LocalTransactionState:  # noqa: ARG002
+            with engine.begin() as connection:
+                transaction.fence(connection)
+            return COMMIT
 
-    result = kit.producer(Answers(local=local), fence=fence).send_message_in_transaction(Message(topic, b"body"))
+    result = kit.producer(Fencing(), fence=fence).send_message_in_transaction(Message(topic, b"body"))
     kit.history.committed(result.transaction_id)
     assert EndState.ACCEPTED is (result.end.state if result.end else None)
     assert [b"body"] == kit.bodies(topic)
@@ -254,7 +257,7 @@ def test_async_database_style_delivers(kit: Kit, topic: str, tmp_path: Path) -> 
     async def run() -> tuple[bytes, EndState | None]:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
         fence = SqlFence(engine)
-        await fence.create()  # type: ignore[misc]
+        await fence.create()
         producer = AsyncTransactionProducer(kit.backend, kit.group, fence=fence)
         async with producer.transaction(engine) as transaction:
             await transaction.connection.execute(sqlalchemy.text("CREATE TABLE orders (name TEXT)"))

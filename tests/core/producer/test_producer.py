@@ -347,6 +347,61 @@ class TestSendMany:
         assert isinstance(results[-1].error, UsageError)
 
 
+class TestBothForms:
+    """`execute(transaction, message, arg)`, and RocketMQ's `execute_local_transaction(message, arg)`."""
+
+    def test_both_forms_get_the_transaction_of_their_result(self, backend):
+        """`execute` receives the transaction that `current_transaction` returns in RocketMQ's form."""
+        seen = []
+
+        class Ours(TransactionListener):
+            def execute(self, transaction, message, arg):
+                assert transaction is current_transaction()
+                seen.append((transaction.transaction_id, message.body, arg))
+                return COMMIT
+
+        class RocketMqs(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                seen.append((current_transaction().transaction_id, message.body, arg))
+                return COMMIT
+
+        for listener in (Ours(), RocketMqs()):
+            producer = TransactionProducer(backend, "g", listener=listener)
+            result = producer.send_message_in_transaction(Message("t", b"1"), "arg")
+            (of_many,) = producer.send_many([(Message("t", b"2"), "other")])
+            assert [(result.transaction_id, b"1", "arg"), (of_many.transaction_id, b"2", "other")] == seen
+            seen.clear()
+
+    def test_both_forms_of_asyncio_get_the_transaction_of_their_result(self, backend):
+        """The same for coroutines, whose transaction stays the current one when others run in between."""
+        seen = set()
+
+        class Ours(AsyncTransactionListener):
+            async def execute(self, transaction, message, arg):
+                await asyncio.sleep(0)
+                seen.add((transaction.transaction_id, arg))
+                return COMMIT
+
+        class RocketMqs(AsyncTransactionListener):
+            async def execute_local_transaction(self, message, arg):
+                await asyncio.sleep(0)
+                seen.add((current_transaction().transaction_id, arg))
+                return COMMIT
+
+        for listener in (Ours(), RocketMqs()):
+            producer = AsyncTransactionProducer(backend, "g", listener=listener)
+            results = asyncio.run(producer.send_many((Message("t", b""), number) for number in range(5)))
+            assert {(each.transaction_id, number) for number, each in enumerate(results)} == seen
+            seen.clear()
+
+    def test_a_listener_without_either_is_named(self, backend):
+        """A listener that defines neither form answers UNKNOWN, with an error that says what is missing."""
+        producer = TransactionProducer(backend, "g", listener=TransactionListener())
+        result = producer.send_message_in_transaction(Message("t", b""))
+        assert LocalTransactionState.UNKNOWN is result.state
+        assert "TransactionListener has no execute(transaction, message, arg)" == str(result.error)
+
+
 class TestMisuse:
     def test_a_listener_is_needed_for_the_listener_style(self, producer):
         """Sending without a listener raises an error that names the parameter."""

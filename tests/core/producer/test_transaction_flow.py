@@ -346,7 +346,7 @@ print("done")
 
 
 class Listener:
-    def execute_local_transaction(self, message, arg):
+    def execute(self, transaction, message, arg):
         raise AssertionError("the driver calls it")
 
 
@@ -360,7 +360,7 @@ class TestListenerStyle:
     def send(self, context):
         """Return the flow of one message, and its transaction."""
         transaction = transactions.begin(context)
-        message = Message("a", b"1", check_policy=CheckPolicy(9, 4, 2))
+        message = Message("a", b"1", check_policy=CheckPolicy(immunity_s=9, interval_s=4, check_max=2))
         return send_in_transaction(transaction, Listener(), message, "arg"), transaction
 
     def test_the_listener_runs_between_half_and_end(self, unfenced, by_hand):
@@ -368,8 +368,8 @@ class TestListenerStyle:
         steps, transaction = self.send(unfenced)
         half = next(steps)
         call = steps.send(DURABLE)
-        assert "execute_local_transaction" == called(call)
-        assert (b"1", "arg") == (call.args[0].body, call.args[1])
+        assert "execute" == called(call)
+        assert (transaction, b"1", "arg") == (call.args[0], call.args[1].body, call.args[2])
         assert transaction is transactions.current_transaction()
         resolution = steps.send(COMMIT)
         result = by_hand.run_to_end(steps, DURABLE)
@@ -385,7 +385,7 @@ class TestListenerStyle:
 
     def test_outside_the_listener_there_is_no_current_transaction(self):
         """Outside the listener, `current_transaction` raises an error that names the place where it works."""
-        with pytest.raises(TransactionStateError, match="only inside execute_local_transaction"):
+        with pytest.raises(TransactionStateError, match="only inside a listener"):
             transactions.current_transaction()
 
     def test_a_flow_that_is_dropped_takes_no_other_current_transaction(self, unfenced):

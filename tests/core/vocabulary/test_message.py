@@ -66,7 +66,7 @@ def test_a_policy_of_the_wrong_unit_is_refused_by_its_key(settings, key):
 
 def test_the_default_policy_is_rocketmqs():
     """The default policy is RocketMQ's: immunity 6 s, interval 30 s, 15 checks."""
-    assert CheckPolicy(6.0, 30.0, 15) == CheckPolicy()
+    assert CheckPolicy(immunity_s=6.0, interval_s=30.0, check_max=15) == CheckPolicy()
 
 
 def test_an_immunity_shorter_than_the_delivery_time_is_refused(context):
@@ -80,8 +80,11 @@ def test_an_immunity_shorter_than_the_delivery_time_is_refused(context):
 
 def test_the_longest_policy_of_a_transaction_holds():
     """Immunity, interval and count are each the largest of its messages."""
-    policies = [CheckPolicy(7, 10, 20), CheckPolicy(9, 5, 3)]
-    assert CheckPolicy(9, 10, 20) == transactions.transaction_policy(policies)
+    policies = [
+        CheckPolicy(immunity_s=7, interval_s=10, check_max=20),
+        CheckPolicy(immunity_s=9, interval_s=5, check_max=3),
+    ]
+    assert CheckPolicy(immunity_s=9, interval_s=10, check_max=20) == transactions.transaction_policy(policies)
 
 
 def test_without_a_policy_of_its_own_the_checkers_interval_holds(context):

@@ -1,0 +1,127 @@
+"""Lists the public API as one page, `docs/api.md`: `python docs/site/api.py > docs/api.md`, or `make api`.
+
+A test compares the page with the code, so that no change of the API stays unnoticed: its diff shows the change.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from txcore.message_table import ModeName
+
+MODULES: Final = (
+    "txcore",
+    "txcore.memory",
+    "txcore.integrations.session",
+    "txcore.integrations.fastapi",
+    "txcore.integrations.django.transactions",
+    "txcore.integrations.opentelemetry",
+    "txcore.port",
+    "txcore.hookspecs",
+)
+INTRODUCTION: Final = """# API
+
+Every public name with its signature and the first sentence of its docstring. `make api` writes this page, and a test
+compares it with the code. The [reference](site/reference.md) has the whole docstrings.
+"""
+
+
+class _Text:
+    """A text whose `repr` is itself, for annotations and defaults."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n".join([INTRODUCTION, *(line for name in MODULES for line in _module(name))])
+
+
+def _module(name: str) -> Iterator[str]:
+    module = importlib.import_module(name)
+    yield from (f"## {name}", "", _sentence(module), "")
+    for each in _names(module):
+        value = getattr(module, each)
+        if inspect.isclass(value):
+            yield from _class(each, value)
+        elif inspect.isroutine(value):
+            yield f"* `{each}{_signature(value)}`: {_sentence(value)}"
+        else:
+            yield f"* `{each}: {type(value).__name__}`"
+    yield ""
+
+
+def _names(module: Any) -> list[str]:
+    if hasattr(module, "__all__"):
+        return sorted(module.__all__, key=lambda name: (name.lower(), name))
+    own = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__.startswith(module.__name__)
+        and (not name.startswith("txcore_") or module.__name__ == "txcore.hookspecs")
+    }
+    return sorted(own, key=lambda name: (name.lower(), name))
+
+
+def _class(name: str, value: type[Any]) -> Iterator[str]:
+    kind = value.__base__.__name__ if issubclass(value, Exception | enum.Enum) and value.__base__ else ""
+    made = f"({kind})" if kind else "" if getattr(value, "_is_protocol", False) else _signature(value)
+    yield f"* class `{name}{made.removesuffix(' -> None')}`: {_sentence(value)}"
+    if issubclass(value, enum.Enum):
+        yield "  * " + ", ".join(f"`{member.name}`" for member in value)
+    seen = set()
+    for base in value.__mro__:
+        for each, member in vars(base).items():
+            if each.startswith("_") or each in seen or not base.__module__.startswith("txcore"):
+                continue
+            seen.add(each)
+            bound = getattr(value, each)
+            if isinstance(member, property):
+                yield f"  * `{each}{_signature(member.fget).removeprefix('(self)')}`: {_sentence(member)}"
+            elif inspect.isroutine(bound) and hasattr(bound, "__annotations__"):
+                prefix = "async " if inspect.iscoroutinefunction(bound) else ""
+                yield f"  * `{prefix}{each}{_signature(bound)}`: {_sentence(bound)}"
+
+
+def _signature(value: Any) -> str:
+    signature = inspect.signature(value)
+    parameters = [
+        each.replace(annotation=_annotation(each.annotation), default=_default(each.default))
+        for each in signature.parameters.values()
+    ]
+    return str(signature.replace(parameters=parameters, return_annotation=_annotation(signature.return_annotation)))
+
+
+def _annotation(annotation: Any) -> Any:
+    if annotation is inspect.Parameter.empty:
+        return annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = text.replace("ModeName", str(ModeName))
+    return _Text(re.sub(r"\b(?:\w+\.)+(?=\w)", "", text))
+
+
+def _default(default: Any) -> Any:
+    if isinstance(default, enum.Enum):
+        return _Text(str(default) if not isinstance(default, str) else f"{type(default).__name__}.{default.name}")
+    return _Text(default.__name__) if inspect.isroutine(default) else default
+
+
+def _sentence(value: Any) -> str:
+    paragraph = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z`*])", paragraph)[0]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
