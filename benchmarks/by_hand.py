@@ -115,7 +115,7 @@ class _Records:
 
 def half_of(group: str, partition: int, identity: bytes, message: txcore.Message, now_ms: int) -> HalfRecord:
     """Return the half of one message."""
-    targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers))]
+    targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers or ()))]
     immunity_ms = round(POLICY.immunity_s * 1000)
     half = Half(wire.VERSION, identity, group, partition, 0, now_ms, immunity_ms, 0, 0, False, BY, targets)
     return HalfRecord(group, partition, identity, 0, wire.encode_half(half), targets)

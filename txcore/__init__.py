@@ -53,6 +53,7 @@ from txcore.producer.transaction import current_transaction
 from txcore.records import Capabilities
 from txcore.registry import connect
 from txcore.results import EndResult, EndState, TransactionSendResult
+from txcore.serializers import Serializer
 
 if TYPE_CHECKING:
     from txcore.inbox import Inbox
@@ -105,6 +106,7 @@ __all__ = [
     "Relay",
     "RelayLimits",
     "RelayStats",
+    "Serializer",
     "SqlFence",
     "Transaction",
     "TransactionListener",

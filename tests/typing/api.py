@@ -94,7 +94,14 @@ def database_style() -> None:
     with producer.transaction(engine) as tx:
         assert_type(tx, Transaction)
         tx.publish(Message("orders.created", b"body", key=b"k", headers={"a": "b", "c": b"d"}))
+        tx.publish(Message.json("orders.created", {"number": 1}, key="1", headers=None))
+        tx.publish(Message.of("orders.created", 42, serializer=as_text, key=b"1"))
     assert_type(tx.result, EndResult | None)
+
+
+def as_text(_topic: str, obj: object) -> tuple[bytes, dict[str, str]]:
+    """Encode any object as its text."""
+    return str(obj).encode(), {"content-type": "text/plain"}
 
 
 def listener_style() -> None:

@@ -14,15 +14,19 @@ REJECTED = {
     "a topic that is no text": (Message(7, b""), "topic"),
     "a text body": (Message("t", "text"), "body"),
     "a text key": (Message("t", b"", key="k"), "key"),
-    "a number as header": (Message("t", b"", headers={"n": 1}), "headers"),
-    "a nameless header": (Message("t", b"", headers={"": "v"}), "headers"),
-    "a header named by bytes": (Message("t", b"", headers={b"n": "v"}), "headers"),
+    "a number as header": (Message("t", b"", headers={"n": 1}), 'headers["n"]'),
+    "a nameless header": (Message("t", b"", headers={"": "v"}), 'headers[""]'),
+    "a header named by bytes": (Message("t", b"", headers={b"n": "v"}), "headers[b'n']"),
+    "pairs as headers": (Message("t", b"", headers=[("n", "v")]), "headers"),
     "too many headers": (Message("t", b"", headers={str(n): "" for n in range(HEADER_COUNT_MAX + 1)}), "headers"),
-    "a header of ours": (Message("t", b"", headers={"TxCore-Id": "x"}), "TxCore-Id"),
-    "a header of NATS": (Message("t", b"", headers={"Nats-Msg-Id": "x"}), "Nats-Msg-Id"),
-    "a delay in RabbitMQ's form": (Message("t", b"", headers={"X-Delay": "5"}), "X-Delay"),
-    "a delay in RocketMQ's form": (Message("t", b"", headers={"__STARTDELIVERTIME": "5"}), "__STARTDELIVERTIME"),
-    "a schedule": (Message("t", b"", headers={"x-schedule": "5"}), "x-schedule"),
+    "a header of ours": (Message("t", b"", headers={"TxCore-Id": "x"}), 'headers["TxCore-Id"]'),
+    "a header of NATS": (Message("t", b"", headers={"Nats-Msg-Id": "x"}), 'headers["Nats-Msg-Id"]'),
+    "a delay in RabbitMQ's form": (Message("t", b"", headers={"X-Delay": "5"}), 'headers["X-Delay"]'),
+    "a delay in RocketMQ's form": (
+        Message("t", b"", headers={"__STARTDELIVERTIME": "5"}),
+        'headers["__STARTDELIVERTIME"]',
+    ),
+    "a schedule": (Message("t", b"", headers={"x-schedule": "5"}), 'headers["x-schedule"]'),
 }
 
 
@@ -34,7 +38,7 @@ def test_a_message_is_rejected_with_the_rule_it_breaks(what):
         validate_message(message)
     assert reason == caught.value.reason
     assert (message.topic if reason != "topic" else "") == caught.value.topic
-    assert reason in {"topic", "body", "key", "headers"} or repr(reason) in str(caught.value)
+    assert reason in str(caught.value)
 
 
 def test_an_ordinary_message_is_taken():
