@@ -22,13 +22,13 @@ with engine.begin() as connection:
     connection.execute(text("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item TEXT)"))
     connection.execute(text("CREATE TABLE IF NOT EXISTS parcels (item TEXT)"))
 
-backend = txcore.connect("sqlite:///broker.db")
-producer = txcore.TransactionProducer(backend, group="orders", fence=fence)
-checker = txcore.Checker(backend, group="orders", fence=fence)
-checker.start()  # finishes the transactions that a crash left open
-
 # The producer: one row and one message. An exception in the block undoes both; a crash anywhere leaves both or none.
-with producer.transaction(engine) as tx:
+with (
+    txcore.connect("sqlite:///broker.db") as backend,
+    txcore.Checker(backend, group="orders", fence=fence),  # finishes the transactions that a crash left open
+    txcore.TransactionProducer(backend, group="orders", fence=fence) as producer,
+    producer.transaction(engine) as tx,
+):
     number = tx.connection.execute(text("INSERT INTO orders (item) VALUES ('book')")).lastrowid
     tx.publish(txcore.Message("orders.created", b"book", key=str(number).encode()))
 
@@ -42,5 +42,3 @@ for message in consumer.poll():
     consumer.ack(message.position)
 
 consumer.close()
-checker.stop()
-backend.close().result()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from txcore.records import (
     Capabilities,
@@ -194,6 +194,18 @@ class Backend(Protocol):
 
         Raises (through later calls): ClosedError.
         """
+
+    def __enter__(self) -> Self:
+        """Return this object; `lifecycle.ClosedAtExit` has the four methods of `with` and `async with`."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object, /) -> None:
+        """Close, and wait for it; raises an error of closing, unless the block has raised one."""
+
+    async def __aenter__(self) -> Self:
+        """Return this object."""
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object, /) -> None:
+        """Close as `__exit__` does, without blocking the event loop."""
 
 
 def resolved(value: T) -> Future[T]:

@@ -42,12 +42,9 @@ def make_app(broker: str, database: str) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        checker = txcore.Checker(backend, "shop", fence=fence)
-        checker.start()
-        yield
-        checker.stop()
+        async with backend, producer, txcore.Checker(backend, "shop", fence=fence):
+            yield
         await engine.dispose()
-        backend.close().result(10)
 
     app = FastAPI(lifespan=lifespan)
 

@@ -6,6 +6,7 @@ python orders.py tea
 
 import os
 import sys
+from contextlib import ExitStack
 
 import sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
@@ -34,8 +35,11 @@ class Shop:
         self.fence = txcore.SqlFence(self.engine)
         self.fence.create()
         Base.metadata.create_all(self.engine)
-        self.backend = txcore.connect(broker)
-        self.publisher = SessionPublisher(txcore.TransactionProducer(self.backend, "shop", fence=self.fence))
+        self.stack = ExitStack()
+        self.stack.callback(self.engine.dispose)
+        backend = self.stack.enter_context(txcore.connect(broker))
+        producer = self.stack.enter_context(txcore.TransactionProducer(backend, "shop", fence=self.fence))
+        self.publisher = SessionPublisher(producer)
         self.sessions = sessionmaker(self.engine)
         self.publisher.watch(self.sessions)
 
@@ -53,9 +57,8 @@ class Shop:
         self.publisher.publish(session, txcore.Message("orders.created", b"%d" % order.number))
 
     def close(self) -> None:
-        """Close the broker's and the database's connections."""
-        self.backend.close().result(10)
-        self.engine.dispose()
+        """Close the producer, and then the broker's and the database's connections."""
+        self.stack.close()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def scene(document: str) -> Iterator[dict[str, Any]]:
         backends = {"backend", "theirs"}
         for name, value in namespace.items():
             if name in backends:
-                value.close().result(10)
+                with value:
+                    pass
             elif isinstance(value, sqlalchemy.Engine):
                 value.dispose()
 

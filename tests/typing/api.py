@@ -138,8 +138,12 @@ async def consuming_asynchronously(async_engine: AsyncEngine, message: object) -
 
 async def asynchronously(async_engine: AsyncEngine) -> None:
     """Use the asynchronous producer with `await`."""
+    async with txcore.connect("memory://") as opened, Checker(opened, "shop", fence=fence) as checker:
+        assert_type(opened, Backend)
+        assert_type(checker, Checker)
     producer = AsyncTransactionProducer(backend, "shop", fence=SqlFence(async_engine), listener=AsyncListener())
-    async with producer.transaction(async_engine) as tx:
+    async with producer as entered, entered.transaction(async_engine) as tx:
+        assert_type(entered, AsyncTransactionProducer)
         assert_type(tx, AsyncTransaction)
         tx.publish(Message("t", b""))
     assert_type(await producer.send_message_in_transaction(Message("t", b"")), TransactionSendResult)
@@ -147,7 +151,7 @@ async def asynchronously(async_engine: AsyncEngine) -> None:
     begun = producer.begin()
     await begun.prepare()
     assert_type(await begun.commit(), EndResult)
-    await producer.close()
+    assert_type(await producer.close(), bool)
 
 
 class Metrics:
@@ -163,13 +167,17 @@ def checking() -> None:
     """Run a checker within the program."""
     checker = Checker(backend, "shop", listener=[Listener()], fence=fence, limits=Limits(), plugins=[Metrics()])
     assert_type(checker.run_once(), CheckReport)
+    with txcore.connect("memory://shop") as opened, Checker(opened, "shop", fence=fence) as running:
+        assert_type(opened, Backend)
+        assert_type(running, Checker)
     checker.start()
     checker.stop()
 
 
 def operating() -> None:
     """List, resume and force halves."""
-    operator = Operator(backend, "shop", by="anna")
+    with Operator(backend, "shop", by="anna") as operator:
+        assert_type(operator, Operator)
     assert_type(operator.pending(), list[PendingHalf])
     assert_type(operator.parked(), list[ParkedHalf])
     assert_type(operator.show(bytes(16)), Journey)
@@ -204,6 +212,8 @@ def by_the_message_table() -> None:
     assert_type(tx.result.state is EndState.VIA_TABLE, bool)
     relay = Relay(backend, "shop", engine, limits=RelayLimits(tries_max=5))
     assert_type(relay.run_once().sent, int)
+    with relay as running:
+        assert_type(running, Relay)
     relay.start()
     assert_type(relay.stop(), bool)
     assert_type(relay.stats(), RelayStats)

@@ -15,6 +15,7 @@ from txcore.checker.partition_owner import PartitionOwner, PartitionStats
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness, until_beat
 from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
 from txcore.fence import Fence
+from txcore.lifecycle import RunningInside
 from txcore.listener import CheckListener
 from txcore.message import CheckPolicy
 from txcore.port import Backend
@@ -131,7 +132,7 @@ class Membership:
             self.lag_s = max(self.turned_at_s - before_s - wanted_s, 0.0)
 
 
-class Checker:
+class Checker(RunningInside):
     """Checks one group on one backend.
 
     Args:
@@ -146,7 +147,8 @@ class Checker:
             with an asynchronous engine.
         plugins: Objects with pluggy hooks `txcore_on_event`, `txcore_on_discard`.
 
-    Use either `run_once` (tests, cron) or `start` and `stop` (a service). Not both at a time.
+    Use either `with` (`async with` in a coroutine; `start` and `stop` do the same), or `run_once` for tests and cron.
+    The end of the block is `stop`. Not both at a time.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ from txcore.errors import (
     ConfigError,
     HalfRefusedError,
 )
+from txcore.lifecycle import ClosedAtExit
 from txcore.memory.broker import MemoryBroker
 from txcore.memory.profile import Fate
 from txcore.memory.reading import MemoryClaim, MemoryReader
@@ -33,7 +34,7 @@ from txcore.records import (
 )
 
 
-class MemoryBackend:
+class MemoryBackend(ClosedAtExit):
     """One client's connection to a memory broker; implements `Backend`."""
 
     def __init__(self, broker: MemoryBroker) -> None:

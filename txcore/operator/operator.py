@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import HalfRefusedError, HalfUnknownError, TransactionStateError, UsageError
@@ -46,6 +46,8 @@ POLL_S: Final = 0.01
 class Operator:
     """Looks into one group and asks its checker for decisions.
 
+    It may be used by `with`, as everything else that a backend serves; it holds nothing that must be closed.
+
     Args:
         by: The operator's name; written into every record of a resume or forced decision.
         on_progress: Called now and then with the number of records of a log that have been read.
@@ -74,6 +76,13 @@ class Operator:
             by=by,
             on_progress=on_progress,
         )
+
+    def __enter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: every look closes what it has opened."""
 
     # -- looking -----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BackendNotInstalledError, BackendUnavailableError, TransactionStateError
+from txcore.lifecycle import RunningInside
 from txcore.outbox.relay_steps import BatchReport, RelayContext, RelayLimits, Rest, relay_batch
 from txcore.port import Backend
 from txcore.runtime import instrumentation as names
@@ -61,8 +62,11 @@ class RelayStats:
     waiting: TableStats = EMPTY
 
 
-class Relay:
-    """Relays the message table of one group. Use either `run_once` or `start` and `stop`.
+class Relay(RunningInside):
+    """Relays the message table of one group.
+
+    Use either `with` (`async with` in a coroutine; `start` and `stop` do the same), or `run_once`. The end of the block
+    is `stop`; a batch that takes longer raises BackendTimeoutError there.
 
     Args:
         backend: An open backend; it stays the caller's.

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import Final
+
+from txcore.clock import SystemClock
+
+POLL_S: Final = 0.005
+"""Seconds between two looks for callers that are still under way, when a producer closes."""
 
 
 class Places:
@@ -14,6 +20,7 @@ class Places:
     """
 
     def __init__(self, count: int) -> None:
+        self._count = count
         self._free = deque((None,) * count)
         self._waiting_count = 0
         self._is_free = threading.Condition()
@@ -25,6 +32,16 @@ class Places:
     def take_free(self) -> bool:
         """Take a place if one is free now; returns whether there was one."""
         return self._was_taken()
+
+    def wait_for_all(self, timeout_s: float) -> bool:
+        """Wait until no place is taken, within *timeout_s*; returns whether that is so. Takes none itself."""
+        clock, pause = SystemClock(), threading.Event()
+        until_s = clock.elapsed_s() + timeout_s
+        while len(self._free) < self._count:
+            if clock.elapsed_s() > until_s:
+                return False
+            pause.wait(POLL_S)
+        return True
 
     def give_back(self) -> None:
         """Give one place back, which was taken."""

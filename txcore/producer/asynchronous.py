@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import AsyncTransactionListener
 from txcore.message import LocalTransactionState, Message
+from txcore.message_table import Mode
 from txcore.producer import transaction_flow as flow
+from txcore.producer.admission import POLL_S
 from txcore.producer.finish import end
 from txcore.producer.handles import attach
 from txcore.producer.listener_style import send_in_transaction
@@ -43,8 +46,13 @@ class AsyncTransaction(TransactionBase["AsyncTransactionProducer"]):
 class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
     """`TransactionProducer` for asyncio; for the event loop in which it is first used.
 
-    The constructor joins the group and blocks for one round trip; make it before the loop serves traffic.
+    Use it by `async with`, which joins the group and does not block the event loop; the end of the block is `close`.
+    Without it the first transaction joins the group, and takes a round trip longer. Either raises as the constructor of
+    `TransactionProducer` does.
     """
+
+    _has_joined = False
+    _under_way_count = 0
 
     @cached_property
     def _slots(self) -> asyncio.Semaphore:
@@ -82,14 +90,41 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
         """See `TransactionProducer.attach`."""
         return AsyncTransaction(self, attach(self._open_context(), handle))
 
-    async def close(self) -> None:
-        """See `TransactionProducer.close`."""
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """See `TransactionProducer.close`; waits for the calls of other tasks."""
         self._is_closed = True
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        while self._under_way_count:
+            if loop.time() > until_s:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
+    async def __aenter__(self) -> Self:
+        await self._join()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _join(self) -> None:
+        if self._context.mode is not Mode.TABLE:
+            with self._joined():
+                answer = asyncio.wrap_future(self._joining.begin())
+                self._context.partition_count = await asyncio.wait_for(answer, self._join_timeout_s)
+        self._has_joined = True
 
     async def run(self, step: Flow[R]) -> R:
         """Run one flow in the current task, held back while too many are under way."""
-        async with self._slots:
-            return await run_async(step, self._bridge)
+        self._under_way_count += 1
+        try:
+            if not self._has_joined:
+                await self._join()
+            async with self._slots:
+                return await run_async(step, self._bridge)
+        finally:
+            self._under_way_count -= 1
 
     async def finish(self, step: Flow[R]) -> R:
         """See `TransactionProducer.finish`; nothing cancels it before the flow has begun."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Generic, Self, TypeVar
 
 from txcore import ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError
+from txcore.errors import BackendTimeoutError, BusyError, ClosedError, ConfigError, TransactionStateError, TxcoreError
 from txcore.fence import Fence
 from txcore.ids import IdFactory
+from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
 from txcore.message_table import Mode, ModeName
@@ -18,7 +19,7 @@ from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
 from txcore.producer.finish import end
-from txcore.producer.group_join import Joining
+from txcore.producer.group_join import UNREACHED, Joining
 from txcore.producer.handles import attach, handle_of
 from txcore.producer.listener_style import send_in_transaction
 from txcore.producer.send_many import send_many
@@ -111,11 +112,10 @@ class Transaction(TransactionBase["TransactionProducer"]):
 
 
 class ProducerBase(Generic[ListenerT]):
-    """The settings of a producer, and its joining of the group, the same for both kinds; see `TransactionProducer`.
+    """The settings of a producer, the same for both kinds; see `TransactionProducer`.
 
     Raises:
-        ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
-            mode that needs a fence.
+        ConfigError: no group name, an immunity that the backend's delivery time exceeds, or a mode that needs a fence.
     """
 
     def __init__(
@@ -143,15 +143,12 @@ class ProducerBase(Generic[ListenerT]):
         require_room(policy, capabilities.release_time_max_s)
         ranges.require("unsettled_max", unsettled_max, int, 0)
         ranges.require("half_deadline_s", half_deadline_s, float, HALF_DEADLINE_MIN_S, HALF_DEADLINE_MAX_S)
-        joining = Joining(lambda: backend.ensure_group(group, partition_count))
-        if chosen is Mode.HALF:
-            count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
-        else:  # In mode table the producer never calls the broker here, so the broker need not be up.
-            count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
+        self._joining = Joining(lambda: backend.ensure_group(group, partition_count))
+        self._join_timeout_s = half_deadline_s if chosen is Mode.AUTO else GROUP_TIMEOUT_S
         reporter = ProducerReporter(group, plugins, clock)
         self._context = ProducerContext(
             group,
-            count,
+            1 if chosen is Mode.TABLE else 0,  # mode table never calls the broker, so the broker need not be up
             clock,
             IdFactory(clock, randomness),
             policy,
@@ -164,7 +161,7 @@ class ProducerBase(Generic[ListenerT]):
             chosen,
             CircuitBreaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
             half_deadline_s,
-            joining,
+            self._joining,
             capabilities.resolution_kept_s,
             listener_fences,
             None if fence is None else reporter.forgot_fence,
@@ -173,6 +170,20 @@ class ProducerBase(Generic[ListenerT]):
         self._listener = listener
         self._unsettled_max = unsettled_max
         self._is_closed = False
+
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """Let mode auto begin before the broker has answered; the other modes raise."""
+        try:
+            yield
+        except UNREACHED as error:
+            if self._context.mode is Mode.AUTO:
+                return
+            if isinstance(error, TxcoreError):
+                raise
+            raise BackendTimeoutError(
+                f"no answer about group {self._context.group!r} within {self._join_timeout_s:g} s; nothing was sent"
+            ) from None
 
     def _open_context(self) -> ProducerContext:
         """Return the context, for new work.
@@ -213,7 +224,11 @@ class TransactionProducer(ProducerBase[TransactionListener]):
             fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
         plugins: Notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
 
-    Thread safe. A forked child makes its own.
+    Thread safe. A forked child makes its own. Use it by `with`; the end of the block is `close`.
+
+    Raises:
+        ConfigError: see `ProducerBase`; or the group has other settings.
+        BackendTimeoutError, BackendUnavailableError: the broker does not answer; modes auto and table do without.
     """
 
     def __init__(
@@ -255,6 +270,9 @@ class TransactionProducer(ProducerBase[TransactionListener]):
             clock=clock,
             randomness=randomness,
         )
+        if self._context.mode is not Mode.TABLE:
+            with self._joined():
+                self._context.partition_count = self._joining.begin().result(self._join_timeout_s)
         self._bridge = BlockingBridge(backend)
         self._places = Places(unsettled_max)
         self._busy_timeout_s = busy_timeout_s
@@ -291,7 +309,12 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         half of a producer's time (`immunity_s` less the backend's `release_time_max_s`). So only some of the first 100
         can end TOO_LATE because of the others.
         """
-        return send_many(self._backend, self._context, self._require_listener(), messages)
+        listener, has_place = self._require_listener(), self._places.take_free()
+        try:
+            return send_many(self._backend, self._context, listener, messages)
+        finally:
+            if has_place:
+                self._places.give_back()
 
     def attach(self, handle: str) -> Transaction:
         """Return the prepared transaction that a `handle` names, from this or another process.
@@ -304,11 +327,18 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         """
         return Transaction(self, attach(self._open_context(), handle))
 
-    def close(self) -> None:
-        """Refuse new work; idempotent. Transactions under way end normally."""
-        self._is_closed = True
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """Refuse new work, and wait for the calls of other threads that are under way; idempotent.
 
-    def __enter__(self) -> TransactionProducer:
+        A begun transaction may still be prepared and ended, for as long as the backend is open. Closing the backend
+        undoes what is not prepared, with an error; the checker ends what is. Not to be called by a listener.
+
+        Returns whether the calls have ended within *timeout_s*.
+        """
+        self._is_closed = True
+        return self._places.wait_for_all(timeout_s)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

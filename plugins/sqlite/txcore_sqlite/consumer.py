@@ -193,11 +193,8 @@ def open_consumer(url: str, topic: str, group: str) -> SqliteConsumer:
     path, options = parse_path(url), parse_options(dict(parse_qsl(urlsplit(url).query)))
     if path is None:
         raise ConfigError(f"{url!r} is no sqlite:/// URL", key="url")
-    backend = SqliteBackend(path, options)
-    try:
-        backend.create_topic(topic).result()
-    finally:
-        backend.close().result()
+    with SqliteBackend(path, options) as backend:
+        backend.create_topic(topic)
     return SqliteConsumer(path, topic, group, options=options)
 
 
