@@ -137,6 +137,9 @@ class ProducerBase(Generic[ListenerT]):
     ) -> None:
         if not group:
             raise ConfigError("a producer needs a group", key="group")
+        if listener is not None and not isinstance(listener, Listener):
+            text = f"{type(listener).__name__} must derive from TransactionListener, or from AsyncTransactionListener"
+            raise ConfigError(text, key="listener")
         chosen = _mode(mode, fence)
         clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
         capabilities = backend.capabilities

@@ -459,3 +459,14 @@ class TestMisuse:
         backend.close().result()
         with pytest.raises(Exception, match="closed"):
             transaction.prepare()
+
+
+def test_listener_of_another_class_is_refused(backend):
+    """A class that only has RocketMQ's methods is refused when the producer is made, not after its first half."""
+
+    class Ported:
+        def execute_local_transaction(self, message, arg):
+            """Never called."""
+
+    with pytest.raises(ConfigError, match="^Ported must derive from TransactionListener"):
+        TransactionProducer(backend, "orders", listener=Ported())

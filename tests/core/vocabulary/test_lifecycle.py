@@ -139,7 +139,7 @@ def test_a_coroutine_blocks_its_event_loop_neither_at_the_start_nor_at_the_stop(
 
 
 def test_a_cancelled_start_is_undone():
-    """A task that is cancelled while it starts the thread leaves no thread behind."""
+    """A task that is cancelled while it starts the thread leaves no thread that runs."""
 
     async def main():
         running = Running()
