@@ -468,5 +468,5 @@ def test_listener_of_another_class_is_refused(backend):
         def execute_local_transaction(self, message, arg):
             """Never called."""
 
-    with pytest.raises(ConfigError, match="^Ported must derive from TransactionListener"):
+    with pytest.raises(ConfigError, match=r"^Ported must derive from TransactionListener"):
         TransactionProducer(backend, "orders", listener=Ported())
