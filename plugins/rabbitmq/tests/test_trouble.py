@@ -387,10 +387,11 @@ def test_what_waits_is_bounded_by_count_and_by_bytes(hurt):
         for backend, body in ((many, b""), (large, bytes(10_000))):
             batch = Recorder([raw.half(hurt, queue, body=body) for _ in range(200)])
             backend.append_halves(batch)
-            hurt.until(lambda batch=batch: sum(outcome is not None for outcome in batch.outcomes) >= 100)
+            # 65 at most wait in the end; the thread that refuses the others may still be at it.
+            hurt.until(lambda batch=batch: sum(outcome is None for outcome in batch.outcomes) <= 65)
             refused = [outcome for outcome in batch.outcomes if outcome is not None]
             assert {(outcome.status, type(outcome.error)) for outcome in refused} == {(REFUSED, BusyError)}
-            assert 30 <= 200 - len(refused) <= 65
+            assert 30 <= 200 - len(refused)
     for backend in (many, large):
         half = raw.half(hurt, queue)
 
