@@ -52,6 +52,7 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
     """
 
     _has_joined = False
+    _asking: asyncio.Future[None] | None = None
     _under_way_count = 0
 
     @cached_property
@@ -109,6 +110,13 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
         await self.close()
 
     async def _join(self) -> None:
+        """Join the group; tasks that begin together ask the broker once."""
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._ask())
+            self._asking.add_done_callback(lambda _: setattr(self, "_asking", None))
+        await asyncio.shield(self._asking)
+
+    async def _ask(self) -> None:
         if self._context.mode is not Mode.TABLE:
             with self._joined():
                 answer = asyncio.wrap_future(self._joining.begin())

@@ -99,6 +99,26 @@ class TestJoining:
         asyncio.run(main())
         assert 1 == backend.asked_count
 
+    def test_tasks_that_begin_together_ask_once(self):
+        """Many first transactions at once join the group with one question to the broker."""
+        backend = LateGroup()
+
+        async def send(producer):
+            transaction = producer.begin()
+            transaction.publish(Message("t", b"x"))
+            await transaction.prepare()
+            await transaction.commit()
+
+        async def main():
+            producer = txcore.AsyncTransactionProducer(backend, "g")
+            tasks = [asyncio.ensure_future(send(producer)) for _ in range(20)]
+            await asyncio.sleep(0)
+            backend.answer.set_result(1)
+            await asyncio.gather(*tasks)
+
+        asyncio.run(main())
+        assert 1 == backend.asked_count
+
     def test_another_group_is_refused_on_entering(self):
         """Entering raises ConfigError for a group with other settings."""
         backend = MemoryBackend(MemoryBroker())
