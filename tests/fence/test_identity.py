@@ -153,6 +153,16 @@ def test_listener_style_half_names_the_database_before_its_listener_runs(world, 
     assert not world.has_order(bad.transaction_id)
 
 
+class _NeverCalled(txcore.TransactionListener):
+    """A listener of a producer that can send nothing."""
+
+    def execute(self, transaction, message, arg):
+        raise AssertionError
+
+    def check_local_transaction(self, half):
+        raise AssertionError
+
+
 class _Elsewhere:
     """A fence of one database, which inserts rows into another as a listener's connection there would."""
 
@@ -595,7 +605,7 @@ def test_checker_decides_with_an_asynchronous_fence_on_its_loop(sqlite, shop, ev
 def test_unreachable_database_sends_nothing_in_the_listener_style(tmp_path, shop):
     """A listener-style half is not sent if the database, which it must name, cannot be reached."""
     fence = SqlFence(create_engine(f"sqlite:///{tmp_path}/missing/a.db"))
-    producer = shop.producer(fence, listener=txcore.TransactionListener)
+    producer = shop.producer(fence, listener=_NeverCalled())
     with pytest.raises(txcore.NotSentError, match="nothing was sent"):
         producer.send_message_in_transaction(txcore.Message("t", b"tea"))
     (result,) = producer.send_many([(txcore.Message("t", b"tea"), None)])
