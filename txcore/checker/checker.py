@@ -296,7 +296,7 @@ class Checker:
         if membership is not None:
             try:
                 membership.context.claim.close(timeout_s).result(timeout_s)
-            except TxcoreError as error:
+            except (TxcoreError, TimeoutError) as error:
                 self._report.event(names.CHECKER_ERROR, error=repr(error))
 
     def _run(self) -> None:
