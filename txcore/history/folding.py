@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from txcore import wire
 from txcore.errors import NewerRecordError, WireFormatError
@@ -92,31 +92,6 @@ class Journeys:
         if found is None:
             found = self.found[transaction_id] = Journey(transaction_id, self._partition, self._group)
         return found
-
-
-def journeys_of(
-    partition: int,
-    halves: Iterable[LogRecord],
-    ops: Iterable[LogRecord],
-    parked: Iterable[LogRecord],
-    token: bytes = b"",
-    *,
-    only: bytes | None = None,
-) -> dict[bytes, Journey]:
-    """Fold one partition's logs, given in log order, into a journey per transaction.
-
-    Args:
-        token: The claim in force where *ops* begins.
-        only: Restrict the result to this transaction.
-    """
-    journeys = Journeys(partition, token, None if only is None else only.__eq__)
-    for record in halves:
-        journeys.read_half(record)
-    for record in ops:
-        journeys.read_ops(record)
-    for record in parked:
-        journeys.read_parked(record)
-    return journeys.found
 
 
 def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:

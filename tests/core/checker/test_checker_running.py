@@ -347,9 +347,7 @@ class SilentClaim(MemoryClaim):
         return Future()
 
 
-def test_stopped_checker_ends_its_calls_when_the_end_of_its_claim_is_not_confirmed(
-    running_clock, monkeypatch
-):
+def test_stopped_checker_ends_its_calls_when_the_end_of_its_claim_is_not_confirmed(running_clock, monkeypatch):
     """A checker that gets no answer about its claim reports that, and ends the threads of its calls all the same."""
     backend = MemoryBackend(MemoryBroker())
     monkeypatch.setattr(

@@ -6,13 +6,13 @@ import random
 
 import msgspec
 import pytest
+from txcore_conformance.oracle import journeys_of
 from txcore_conformance.owners import Owners, name_of
 
 from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionProducer
 from txcore import LocalTransactionState as State
 from txcore.errors import BackendTimeoutError, TransactionStateError
 from txcore.fence import FenceAnswer
-from txcore.history.folding import journeys_of
 from txcore.history.parked_entries import closed_record
 from txcore.hookspecs import hookimpl
 from txcore.ids import IdFactory

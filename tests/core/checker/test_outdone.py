@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace as replaced
 from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.kit import Answers
+from txcore_conformance.oracle import journeys_of
 from txcore_conformance.owners import Owners, name_of
 
 from txcore import (
@@ -18,7 +19,6 @@ from txcore import (
     wire,
 )
 from txcore.checker.limits import NewerRecords
-from txcore.history.folding import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
 from txcore.runtime.drivers import BlockingBridge, run_blocking
