@@ -216,7 +216,7 @@ class MemoryBackend:
         unknown = self.broker.unknown_group(group)
         if unknown is not None:
             return failed(unknown)
-        return resolved(self.broker.checkpoint_of(group, partition))
+        return resolved(self.broker.checkpoints.get((group, partition)))
 
     def poll(self, *_: object, **__: object) -> bool:
         """See `Backend.poll`; only the caller works here."""

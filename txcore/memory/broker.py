@@ -116,6 +116,10 @@ class MemoryBroker:
 
     Args:
         schedule: Runs a function after a number of seconds; None runs everything at once.
+
+    Attributes:
+        logs: Every log, by group, kind and partition; to be used while `lock` is held.
+        checkpoints: The newest checkpoint, by group and partition.
     """
 
     def __init__(
@@ -135,8 +139,8 @@ class MemoryBroker:
         self.topics: dict[str, list[Target]] = {}
         self.refusing: set[str] = set()
         self._partition_counts: dict[str, int] = {}
-        self._logs: dict[LogKey, Log] = defaultdict(lambda: Log(profile.position_step))
-        self._checkpoints: dict[tuple[str, int], Checkpoint] = {}
+        self.logs: dict[LogKey, Log] = defaultdict(lambda: Log(profile.position_step))
+        self.checkpoints: dict[tuple[str, int], Checkpoint] = {}
         self._owners: dict[tuple[str, int], bytes] = {}
         self._resolved: dict[tuple[str, bytes, int], int] = {}
         self._finals: dict[tuple[str, bytes], int] = {}
@@ -155,19 +159,7 @@ class MemoryBroker:
     def log(self, group: str, kind: LogKind, partition: int) -> Sequence[LogRecord]:
         """Return the current records of a whole log, for oracles."""
         with self.lock:
-            return list(self._logs[group, kind, partition].records)
-
-    def end_of(self, key: LogKey) -> Position:
-        """Return the end of a log."""
-        return self._logs[key].end
-
-    def checkpoint_of(self, group: str, partition: int) -> Checkpoint | None:
-        """Return the stored checkpoint, for oracles."""
-        return self._checkpoints.get((group, partition))
-
-    def lose_checkpoint(self, group: str, partition: int) -> None:
-        """Forget the stored checkpoint, as a broker does after its retention time."""
-        self._checkpoints.pop((group, partition), None)
+            return list(self.logs[group, kind, partition].records)
 
     def partition_count(self, group: str) -> int:
         """Return the group's number of partitions; 0 for an unknown group."""
@@ -176,13 +168,13 @@ class MemoryBroker:
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> None:
         """Drop the records before position *before*, as retention does."""
         with self.lock:
-            log = self._logs[group, kind, partition]
+            log = self.logs[group, kind, partition]
             log.drop_before(log.index_of(before))
 
     def lose_tail(self, group: str, kind: LogKind, partition: int, count: int) -> Sequence[LogRecord]:
         """Forget the last *count* records (a power failure before fsync); their positions are not used again."""
         with self.lock:
-            records = self._logs[group, kind, partition].records
+            records = self.logs[group, kind, partition].records
             lost = records[len(records) - count :] if count else []
             del records[len(records) - len(lost) :]
             for record in lost if kind is LogKind.OP else ():
@@ -232,7 +224,7 @@ class MemoryBroker:
     def append(self, group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
         """Append a record to a log; retention is applied first."""
         now_ms = self.clock.wall_ms()
-        log = self._logs[group, kind, partition]
+        log = self.logs[group, kind, partition]
         retention_s = self.profile.capabilities.half_retention_s
         if kind is LogKind.HALF and retention_s is not None:
             log.drop_older(now_ms - round(retention_s * 1000))
@@ -297,10 +289,6 @@ class MemoryBroker:
             if op.kind == OpKind.CLAIM:
                 self._owners[group, partition] = op.token
         return self.append(group, LogKind.OP, partition, wire.encode_ops(ops))
-
-    def store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint."""
-        self._checkpoints[group, partition] = checkpoint
 
     # -- membership -------------------------------------------------------------------------------------------------
 

@@ -222,7 +222,7 @@ def _eat_ops(cast: Cast) -> None:
         if records:
             world.broker.trim(GROUP, LogKind.OP, partition, world.rng.choice(records).position)
         if world.rng.random() < 0.5:
-            world.broker.lose_checkpoint(GROUP, partition)
+            world.broker.checkpoints.pop((GROUP, partition), None)
     for process in cast.checkers:
         process.kill()
 

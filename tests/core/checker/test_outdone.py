@@ -168,7 +168,7 @@ def test_a_newer_record_that_was_parked_without_a_copy_stays_parked_after_the_up
     )
     world.half(1)  # holds the checkpoint back
     half = world.half(7)
-    records = world.broker._logs["g", LogKind.HALF, 0].records
+    records = world.broker.logs["g", LogKind.HALF, 0].records
     records[-1] = replaced(records[-1], body=wire.encode_half(replaced(half, version=2)))
     for token in (b"a" * 16, b"b" * 16):
         world.claim(token)
