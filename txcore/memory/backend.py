@@ -8,29 +8,13 @@ from functools import partial
 
 import msgspec
 
-from txcore.errors import (
-    BackendTimeoutError,
-    ClosedError,
-    ConfigError,
-    HalfRefusedError,
-)
+from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, HalfRefusedError
 from txcore.memory.broker import MemoryBroker
 from txcore.memory.profile import Fate
 from txcore.memory.reading import MemoryClaim, MemoryReader
 from txcore.port import Batch, Reader, failed, resolved
 from txcore.port import Claim as ClaimPort
-from txcore.records import (
-    DURABLE,
-    Checkpoint,
-    HalfRecord,
-    LogKind,
-    Op,
-    OpKind,
-    Outcome,
-    Position,
-    Resolution,
-    Status,
-)
+from txcore.records import DURABLE, Checkpoint, HalfRecord, LogKind, Op, OpKind, Outcome, Position, Resolution, Status
 
 
 class MemoryBackend:

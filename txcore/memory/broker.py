@@ -13,13 +13,7 @@ from typing import Final
 
 from txcore import wire
 from txcore.clock import Clock, SystemClock
-from txcore.errors import (
-    ConfigError,
-    HalfRefusedError,
-    MessageRejectedError,
-    UsageError,
-    WireFormatError,
-)
+from txcore.errors import ConfigError, HalfRefusedError, MessageRejectedError, UsageError, WireFormatError
 from txcore.memory.profile import STRONG, UNIQUE_KINDS, Faults, Profile
 from txcore.port import Claim as ClaimPort
 from txcore.records import (

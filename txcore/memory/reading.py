@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
-from txcore.errors import (
-    BackendTimeoutError,
-    BackendUnavailableError,
-    ClosedError,
-    DataLossError,
-    TxcoreError,
-)
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, DataLossError, TxcoreError
 from txcore.memory.broker import LogKey, Member, MemoryBroker
 from txcore.port import failed, resolved
-from txcore.records import (
-    DURABLE,
-    Checkpoint,
-    ClaimEvent,
-    ClaimEventKind,
-    LogRecord,
-    Outcome,
-    Position,
-    Status,
-)
+from txcore.records import DURABLE, Checkpoint, ClaimEvent, ClaimEventKind, LogRecord, Outcome, Position, Status
 
 
 class MemoryClaim(Member):
