@@ -6,14 +6,13 @@ import bisect
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
 from txcore import wire
 from txcore.clock import Clock, SystemClock
-from txcore.errors import ConfigError, HalfRefusedError, MessageRejectedError, UsageError, WireFormatError
+from txcore.errors import ConfigError, HalfRefusedError, MessageRejectedError, UsageError
 from txcore.memory.profile import STRONG, UNIQUE_KINDS, Faults, Profile
 from txcore.port import Claim as ClaimPort
 from txcore.records import (
@@ -114,6 +113,7 @@ class MemoryBroker:
     Attributes:
         logs: Every log, by group, kind and partition; to be used while `lock` is held.
         checkpoints: The newest checkpoint, by group and partition.
+        resolved, finals: The kind of the op that holds a generation of a transaction, or all of it; likewise.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class MemoryBroker:
         self.logs: dict[LogKey, Log] = defaultdict(lambda: Log(profile.position_step))
         self.checkpoints: dict[tuple[str, int], Checkpoint] = {}
         self._owners: dict[tuple[str, int], bytes] = {}
-        self._resolved: dict[tuple[str, bytes, int], int] = {}
-        self._finals: dict[tuple[str, bytes], int] = {}
+        self.resolved: dict[tuple[str, bytes, int], int] = {}
+        self.finals: dict[tuple[str, bytes], int] = {}
         self._ended_ms: dict[tuple[str, bytes], int] = {}
         self._published: dict[tuple[str, str | bytes], int] = {}
         self._members: dict[str, dict[str, Member]] = defaultdict(dict)
@@ -164,19 +164,6 @@ class MemoryBroker:
         with self.lock:
             log = self.logs[group, kind, partition]
             log.drop_before(log.index_of(before))
-
-    def lose_tail(self, group: str, kind: LogKind, partition: int, count: int) -> Sequence[LogRecord]:
-        """Forget the last *count* records (a power failure before fsync); their positions are not used again."""
-        with self.lock:
-            records = self.logs[group, kind, partition].records
-            lost = records[len(records) - count :] if count else []
-            del records[len(records) - len(lost) :]
-            for record in lost if kind is LogKind.OP else ():
-                with suppress(WireFormatError):
-                    for op in wire.decode_ops(record.body):
-                        self._resolved.pop((group, op.transaction_id, op.generation), None)
-                        self._finals.pop((group, op.transaction_id), None)
-            return lost
 
     # -- requests on their arrival --------------------------------------------------------------------------------
 
@@ -261,8 +248,8 @@ class MemoryBroker:
         kept_s, ended_ms = self.profile.capabilities.resolution_kept_s, self._ended_ms.get((group, op.transaction_id))
         if kept_s is not None and ended_ms is not None and self.clock.wall_ms() - ended_ms > kept_s * 1000:
             return None
-        final = self._finals.get((group, op.transaction_id))
-        holder = self._resolved.get((group, op.transaction_id, op.generation), final)
+        final = self.finals.get((group, op.transaction_id))
+        holder = self.resolved.get((group, op.transaction_id, op.generation), final)
         return None if holder is None else Outcome(Status.SUPERSEDED, decision=holder)
 
     def fenced(self, group: str, partition: int, op: Op, claim: ClaimPort | None) -> Outcome | None:
@@ -275,11 +262,11 @@ class MemoryBroker:
         """Append one op record with *ops*, after noting their resolutions and claims."""
         for op in ops:
             if op.kind in UNIQUE_KINDS:
-                self._resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
+                self.resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
                 if self.profile.capabilities.resolution_kept_s is not None:
                     self._ended_ms[group, op.transaction_id] = self.clock.wall_ms()
             if op.kind in FINAL_KINDS:
-                self._finals.setdefault((group, op.transaction_id), op.kind)
+                self.finals.setdefault((group, op.transaction_id), op.kind)
             if op.kind == OpKind.CLAIM:
                 self._owners[group, partition] = op.token
         return self.append(group, LogKind.OP, partition, wire.encode_ops(ops))
