@@ -25,7 +25,7 @@ def watch(cast: Cast) -> None:
 
     def kept_append(group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
         outcome = append(group, kind, partition, body)
-        record = broker._logs[group, kind, partition].records[-1]  # noqa: SLF001 - `log` copies all of it
+        record = broker.logs[group, kind, partition].records[-1]  # `log` copies all of it
         for op in cast.archive.add(kind, partition, record):
             if op.kind == OpKind.CLAIM:
                 _count_takeover(cast, partition)
