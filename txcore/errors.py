@@ -75,7 +75,7 @@ class InMessageTableError(UsageError):
 
 
 class UnknownSchemeError(UsageError):
-    """No installed backend answers to the scheme; `known` lists those that do."""
+    """No installed backend has this scheme; `known` lists the schemes of those that are installed."""
 
     def __init__(self, scheme: str, known: tuple[str, ...]) -> None:
         super().__init__(f"unknown backend {scheme!r}; known backends: {', '.join(known) or 'none'}")
@@ -84,7 +84,7 @@ class UnknownSchemeError(UsageError):
 
 
 class BackendNotInstalledError(UsageError):
-    """The backend is known but its driver is not installed; the text names the extra to install."""
+    """The driver of a known backend is not installed; the text names the extra to install."""
 
     def __init__(self, name: str, driver: str, extra: str) -> None:
         super().__init__(f'{name!r} needs {driver}; install it with: pip install "txcore[{extra}]"')
@@ -94,7 +94,7 @@ class BackendNotInstalledError(UsageError):
 
 
 class BackendConflictError(UsageError):
-    """Two distributions offer one scheme; both are named, one must be uninstalled."""
+    """Two distributions offer one scheme; the text names both, and one of them must be uninstalled."""
 
     def __init__(self, scheme: str, distributions: tuple[str, ...]) -> None:
         names = " and ".join(distributions)
@@ -108,7 +108,7 @@ class ClosedError(UsageError):
 
 
 class NotSentError(TxcoreError):
-    """Certain: nothing was sent. The local transaction was not committed by txcore; try again with a new one."""
+    """Nothing was sent, and txcore did not commit the local transaction; both are certain. Try again with a new one."""
 
     def __init__(self, message: str, *, transaction_id: bytes = b"", topic: str = "") -> None:
         super().__init__(message)

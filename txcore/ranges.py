@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
+from typing import Any
 
 from txcore.errors import ConfigError
 
@@ -18,6 +20,19 @@ def require(key: str, value: object, kind: Kind, low: float, high: float = math.
     kinds = int if kind is int else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
         raise _out_of_range(key, value, kind, low, high)
+
+
+def require_bounds(bounds: Any, time_min_s: float) -> None:
+    """Require that a dataclass's fields named `…_s` are times of at least *time_min_s*, and those named `…_max` counts.
+
+    Raises:
+        ConfigError: as `require`; a count is a whole number from 1.
+    """
+    for key in (each.name for each in fields(bounds)):
+        if key.endswith("_s"):
+            require(key, getattr(bounds, key), float, time_min_s)
+        elif key.endswith("_max"):
+            require(key, getattr(bounds, key), int, 1)
 
 
 def parse(key: str, text: str, kind: Kind, low: float, high: float = math.inf) -> int | float:

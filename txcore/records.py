@@ -371,7 +371,7 @@ class Capabilities:
         half_retention_s: Seconds after which the store may drop a half, or None for never.
         clock_skew_max_s: Largest difference, in seconds, of two log leaders' clocks; 0 where all have one clock.
         resolution_kept_s: Seconds for which a store that keeps resolutions unique certainly remembers one; None for
-            ever. An end that is later than this finds its place free.
+            ever. The store accepts a second final op that comes later than this.
         op_retention_s: Seconds for which the store certainly keeps an op; None where it drops none by age.
     """
 

@@ -106,6 +106,14 @@ def decode_half(body: bytes) -> Half:
     return half
 
 
+def half_or_none(body: bytes) -> Half | None:
+    """Return the half in *body*, or None when this version cannot read one there."""
+    try:
+        return decode_half(body)
+    except WireFormatError:
+        return None
+
+
 def decode_head(body: bytes) -> HalfHead:
     """Return the beginning of the half in *body*, at a fifth of the cost; the remaining bytes are not read.
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from txcore import wire
 from txcore.errors import DataLossError, UsageError, WireFormatError
-from txcore.history.folding import journeys_of
+from txcore.history.folding import Journeys
 from txcore.history.journey import Journey
 from txcore.ids import parse_id, partition_of
 from txcore.port import Backend
@@ -122,6 +122,31 @@ def read_group(harness: Harness, backend: Backend, group: str) -> list[Partition
     """Read every partition of *group*."""
     count = backend.ensure_group(group).result(CALL_TIMEOUT_S)
     return [read_partition(harness, backend, group, partition) for partition in range(count)]
+
+
+def journeys_of(
+    partition: int,
+    halves: Iterable[LogRecord],
+    ops: Iterable[LogRecord],
+    parked: Iterable[LogRecord],
+    token: bytes = b"",
+    *,
+    only: bytes | None = None,
+) -> dict[bytes, Journey]:
+    """Fold one partition's logs, given in log order, into a journey per transaction.
+
+    Args:
+        token: The claim in force where *ops* begins.
+        only: Restrict the result to this transaction.
+    """
+    journeys = Journeys(partition, token, None if only is None else only.__eq__)
+    for record in halves:
+        journeys.read_half(record)
+    for record in ops:
+        journeys.read_ops(record)
+    for record in parked:
+        journeys.read_parked(record)
+    return journeys.found
 
 
 def journeys(harness: Harness, backend: Backend, group: str) -> dict[bytes, Journey]:

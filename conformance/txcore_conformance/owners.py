@@ -220,4 +220,4 @@ class Owners:
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the stored checkpoint."""
-        return self.broker.checkpoint_of(GROUP, 0)
+        return self.broker.checkpoints.get((GROUP, 0))

@@ -140,12 +140,14 @@ def test_listener_style_half_names_the_database_before_its_listener_runs(world, 
         def check_local_transaction(self, half):
             raise AssertionError
 
-    good = shop.producer(world.fence, listener=Listener()).send_message_in_transaction(txcore.Message("t", b"tea"))
+    good = shop.producer(world.fence, listener=Listener(), policy=None).send_message_in_transaction(
+        txcore.Message("t", b"tea")
+    )
     assert good.end.state is txcore.EndState.ACCEPTED
     assert good.error is None
     assert shop.halves()[-1].database == world.fence.identity().current
 
-    producer = shop.producer(foreign, listener=Listener())
+    producer = shop.producer(foreign, listener=Listener(), policy=None)
     producer._context.fence = _Elsewhere(foreign, world.fence)
     bad = producer.send_message_in_transaction(txcore.Message("t", b"milk"))
     assert bad.state is txcore.LocalTransactionState.UNKNOWN

@@ -432,6 +432,26 @@ def test_connection_of_a_relay_keeps_none_of_its_settings(server_bench):
         assert connection.execute(text(sql)).one() == before
 
 
+def test_relay_resets_its_connection_when_the_server_refuses_its_limit_for_idle_transactions(mariadb):
+    """A relay that cannot set its limit for idle transactions still resets the limits for locks, which it has set."""
+    bench = Bench(mariadb)
+    table = SqlMessageTable(mariadb.new_engine(pool_size=1, max_overflow=0), GROUP, "r", table=mariadb.fence_table)
+    sql = "SELECT @@SESSION.innodb_lock_wait_timeout, @@SESSION.lock_wait_timeout"
+    with table._engine.connect() as connection:
+        before = connection.execute(text(sql)).one()
+    bench.put()
+
+    @event.listens_for(table._engine, "before_cursor_execute")
+    def refuse_limit(_connection, _cursor, statement, *_):
+        if statement.startswith("SET @txcore_wait"):
+            raise BackendTimeoutError("the server refuses the limit")
+
+    with pytest.raises(BackendTimeoutError):
+        table.take(GROUP, (), 10)
+    with table._engine.connect() as connection:
+        assert connection.execute(text(sql)).one() == before
+
+
 def test_several_relays_send_everything_once_while_none_dies(bench):
     """Several relays share the slots, and send each message once."""
     count = 200

@@ -96,7 +96,21 @@ def take_silence_for_no_topic(seek):
     return sought
 
 
+@contextlib.contextmanager
+def text_headers_sent():
+    """Give the driver headers as text, which it cuts at the first NUL."""
+    with mock.patch.object(import_module("txcore_kafka.releasing"), "as_sent", lambda headers: headers):
+        yield
+
+
 MUTANTS = [
+    Mutant(
+        "kafka-header-cut",
+        "A header's value arrives whole, even with NUL in it.",
+        text_headers_sent,
+        DATA_PATH + "test_a_headers_value_arrives_whole",
+        "kafka",
+    ),
     Mutant(
         "kafka-op-before-target",
         "An op is queued only when every target is confirmed.",

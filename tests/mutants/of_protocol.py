@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from unittest import mock
 
+import msgspec
 from mutant import Mutant
 
-from txcore import message
+from txcore import message, wire
+from txcore.checker import checker, finish
 from txcore.ids import IdFactory
+from txcore.records import Parked
 
 _new = IdFactory.new
 
@@ -20,7 +23,37 @@ def new_of_a_millisecond(self, partition_count=1):
     return self.kept
 
 
+def parked_of_any_number(body):
+    """Decode a parked record, whatever its numbers are."""
+    return Parked(*msgspec.msgpack.decode(body)[1:])
+
+
 MUTANTS = [
+    Mutant(
+        "parked-entry-left-open",
+        "The final op of a resumed half closes its entry among the parked ones.",
+        lambda: mock.patch.object(finish, "closed_record", return_value=b""),
+        "tests/core/history/test_parked_entries.py::test_a_resumed_half_that_ended_does_not_come_back",
+    ),
+    Mutant(
+        "numbers-without-ranges",
+        "A record with a number out of range is damaged.",
+        lambda: mock.patch.object(wire, "decode_parked", parked_of_any_number),
+        "tests/core/vocabulary/test_wire.py::"
+        "test_a_number_out_of_range_is_refused_by_the_name_of_its_field[parked-generation]",
+    ),
+    Mutant(
+        "checker-with-unawaited-fence",
+        "A checker takes an asynchronous fence only with the event loop in which it works.",
+        lambda: mock.patch.object(checker, "getattr", return_value=False, create=True),
+        "tests/fence/test_identity.py::test_checker_refuses_an_asynchronous_fence_without_its_loop",
+    ),
+    Mutant(
+        "demo-without-causes",
+        "The demo's verdict allows a second copy for each attempt that was killed.",
+        lambda: mock.patch("txcore_conformance.demo.verdict._header", return_value=""),
+        "tests/cli/test_demo_verdict.py::test_each_killed_attempt_may_leave_a_copy",
+    ),
     Mutant(
         "identity-repeats",
         "Each transaction has an id of its own.",

@@ -10,7 +10,7 @@ from mutant import Mutant
 
 from txcore.records import Status
 
-TARGETS, LOGS = (f"plugins/rabbitmq/tests/test_{name}.py::" for name in ("targets", "logs"))
+TARGETS, LOGS, LOCKS = (f"plugins/rabbitmq/tests/test_{name}.py::" for name in ("targets", "logs", "locks"))
 
 
 def replaced(owner, name, make):
@@ -36,7 +36,20 @@ def send_unasked(self, sending, unknown):
     self._publisher.start(sending)
 
 
+@contextlib.contextmanager
+def lock_kept_for_ever():
+    """Count no refused lock as lost."""
+    with mock.patch.object(import_module("txcore_rabbitmq.locks").Locks, "_note_refusal"):
+        yield
+
+
 MUTANTS = [
+    Mutant(
+        "rabbitmq-lock-of-dead-node",
+        "A lock that no live connection can hold is replaced by its substitute.",
+        lock_kept_for_ever,
+        LOCKS + "test_a_lock_that_is_refused_for_long_is_replaced",
+    ),
     Mutant(
         "rabbitmq-refused-is-stored",
         "A target that no queue took is missing, and no op is written.",

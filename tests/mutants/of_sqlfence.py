@@ -7,7 +7,7 @@ from unittest import mock
 from mutant import Mutant
 
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.sqlfence import checks
+from txcore.sqlfence import checks, failures, identity
 from txcore.sqlfence.connections import SqlAlchemyBorder
 from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.mysql import MySQL
@@ -69,6 +69,18 @@ def replaced(owner, name, new):
 
 
 MUTANTS = [
+    Mutant(
+        "fence-abort-is-unknown",
+        "A COMMIT that the database reports as aborted has certainly sent nothing.",
+        replaced(failures, "_UNDONE", frozenset()),
+        "tests/fence/test_ends.py::test_serialization_failure_at_commit_says_that_nothing_was_sent",
+    ),
+    Mutant(
+        "fence-any-database-decides",
+        "A check writes no tombstone for a half of another database.",
+        replaced(identity.Database, "decides", lambda self, identity: True),
+        "tests/fence/test_identity.py::test_override_against_another_database_is_refused[sqlite]",
+    ),
     Mutant(
         "fence-horizon-unlocked",
         "A check holds the prune horizon that it has read until it ends.",

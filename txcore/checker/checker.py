@@ -51,10 +51,10 @@ class CheckerStats:
     """The state of a checker.
 
     Attributes:
-        is_running: It has joined its group and, where `start` was called, its thread is alive.
-        lag_s: How late its loop was when it last woke up.
+        is_running: The checker has joined its group and, where `start` was called, its thread is alive.
+        lag_s: Delay, in seconds, of its loop's last wake-up.
         turned_s: Seconds since that wake-up.
-        stuck_calls: Calls of listener or fence that have passed their deadline and still run.
+        stuck_calls: Number of calls of listener or fence that have passed their deadline and still run.
         partitions: The partitions that it owns.
     """
 
@@ -298,7 +298,7 @@ class Checker(RunningInside):
         if membership is not None:
             try:
                 membership.context.claim.close(timeout_s).result(timeout_s)
-            except TxcoreError as error:
+            except (TxcoreError, TimeoutError) as error:
                 self._report.event(names.CHECKER_ERROR, error=repr(error))
 
     def _run(self) -> None:

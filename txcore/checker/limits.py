@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from txcore import ranges
 from txcore.enums import direct
@@ -48,9 +48,4 @@ class Limits:
         if self.newer_records not in list(NewerRecords):
             raise ConfigError(f'newer_records is "stop" or "park", not {self.newer_records!r}', key="newer_records")
         self.newer_records = NewerRecords(self.newer_records)
-        for each in fields(self):
-            key, value = each.name, getattr(self, each.name)
-            if key.endswith("_s"):
-                ranges.require(key, value, float, 0)
-            elif key != "newer_records":
-                ranges.require(key, value, int, 1)
+        ranges.require_bounds(self, time_min_s=0)

@@ -285,7 +285,7 @@ class LogReader:
             kept.keep((partition, position), record.body)
         for pending in pendings:
             body = bodies[pending.position]
-            half = None if body is None else _half_in(body)
+            half = None if body is None else wire.half_or_none(body)
             # A log that lost its end may hold another record at a position that is known.
             if half is not None and half.transaction_id == pending.transaction_id:
                 pending.half = half
@@ -304,10 +304,3 @@ def ops_in(tenure: Tenure, record: LogRecord) -> Sequence[Op]:
     context.counts["stray"] += 1
     context.report.event(names.LOG_POISON, partition=tenure.partition, position=record.position, error=reason)
     return ()
-
-
-def _half_in(body: bytes) -> Half | None:
-    try:
-        return wire.decode_half(body)
-    except WireFormatError:
-        return None

@@ -27,16 +27,17 @@ LOOK_SHARE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """One partition in a checker's hands.
+    """The state of one partition that a checker owns.
 
     Attributes:
-        is_claimed: Its CLAIM was read back; before that nothing is checked.
-        pending: Undecided halves.
-        oldest_age_s: Since the oldest of them was appended, or first seen where the broker has no clock; 0 for none.
-            Where a checker holds very many, it is looked for now and then, and may have ended meanwhile.
-        in_hand: Halves that are being checked or finished now.
-        checkpoint_age_s: Since a checkpoint was stored or found to be up to date.
-        blocked: Why nothing of it is judged until an upgraded checker takes it over; empty in health.
+        is_claimed: The checker has read its CLAIM back; before that it judges no half.
+        pending: Number of undecided halves.
+        oldest_age_s: Seconds since the oldest of them was appended, or was first read where the broker has no clock; 0
+            for none. With very many halves the checker searches for the oldest only now and then, so that the one it
+            knows may have ended.
+        in_hand: Number of halves that are being checked or finished now.
+        checkpoint_age_s: Seconds since a checkpoint was stored or found to be up to date.
+        blocked: Why the partition waits for an upgraded checker; "" when it does not.
     """
 
     partition: int
@@ -49,7 +50,7 @@ class PartitionStats:
 
 
 class PartitionOwner:
-    """One partition in one checker's hands. Everything runs on the checker's loop."""
+    """The work of one checker on one partition. Everything runs on the checker's loop."""
 
     def __init__(self, context: CheckContext, partition: int) -> None:
         self.context = context

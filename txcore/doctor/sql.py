@@ -6,7 +6,7 @@ The statements of producer, check and prune are tried in one transaction that is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -228,18 +228,13 @@ def _tried(subject: DatabaseSubject, steps: Steps, grant: str) -> Finding | None
     """Run *steps* in one transaction that is rolled back; return the refusal, or None."""
     dialect = subject.dialect
     with subject.engine.connect() as connection:
-        border, undo, doing = own_border(connection, dialect), "", "opening a transaction"
+        border, doing = own_border(connection, dialect), "opening a transaction"
         try:
-            undo = dialect.begin_work(border, LOCK_TIMEOUT_S)
-            for doing, step in steps:  # noqa: B007 - named in the finding
-                step(border)
+            with dialect.work(border, LOCK_TIMEOUT_S):
+                for doing, step in steps:  # noqa: B007 - named in the finding
+                    step(border)
         except Exception as error:  # noqa: BLE001 - whatever refuses is the finding
             return _refused(subject, doing, error, grant)
-        finally:
-            border.rollback()
-            with suppress(Exception):
-                if undo:
-                    border.outside(undo)
     return None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from txcore import wire
 from txcore.errors import NewerRecordError, WireFormatError
@@ -21,6 +22,7 @@ from txcore.records import (
 )
 
 
+@dataclass(eq=False)
 class Journeys:
     """One partition's logs folded into a journey per transaction, record by record.
 
@@ -34,14 +36,11 @@ class Journeys:
         group: The group of the logs; "" where it does not matter.
     """
 
-    def __init__(
-        self, partition: int, token: bytes = b"", wanted: Callable[[bytes], bool] | None = None, group: str = ""
-    ) -> None:
-        self.found: dict[bytes, Journey] = {}
-        self._group = group
-        self._partition = partition
-        self._token = token
-        self._wanted = wanted
+    partition: int
+    token: bytes = b""
+    wanted: Callable[[bytes], bool] | None = None
+    group: str = ""
+    found: dict[bytes, Journey] = field(default_factory=dict, init=False)
 
     def read_half(self, record: LogRecord) -> Half | None:
         """Fold a record of the half log; returns the half, whether wanted or not."""
@@ -68,10 +67,10 @@ class Journeys:
             return []
         for op in ops:
             if op.kind == OpKind.CLAIM:
-                self._token = op.token
+                self.token = op.token
             elif op.kind != OpKind.TICK and (found := self._journey(op.transaction_id)) is not None:
                 # Retention may have removed the claim under which the log begins: until the next one, its ops count.
-                _fold(found, record, op, self._token or op.token)
+                _fold(found, record, op, self.token or op.token)
         return ops
 
     def read_parked(self, record: LogRecord) -> Parked | None:
@@ -86,37 +85,12 @@ class Journeys:
         return entry
 
     def _journey(self, transaction_id: bytes) -> Journey | None:
-        if self._wanted is not None and not self._wanted(transaction_id):
+        if self.wanted is not None and not self.wanted(transaction_id):
             return None
         found = self.found.get(transaction_id)
         if found is None:
-            found = self.found[transaction_id] = Journey(transaction_id, self._partition, self._group)
+            found = self.found[transaction_id] = Journey(transaction_id, self.partition, self.group)
         return found
-
-
-def journeys_of(
-    partition: int,
-    halves: Iterable[LogRecord],
-    ops: Iterable[LogRecord],
-    parked: Iterable[LogRecord],
-    token: bytes = b"",
-    *,
-    only: bytes | None = None,
-) -> dict[bytes, Journey]:
-    """Fold one partition's logs, given in log order, into a journey per transaction.
-
-    Args:
-        token: The claim in force where *ops* begins.
-        only: Restrict the result to this transaction.
-    """
-    journeys = Journeys(partition, token, None if only is None else only.__eq__)
-    for record in halves:
-        journeys.read_half(record)
-    for record in ops:
-        journeys.read_ops(record)
-    for record in parked:
-        journeys.read_parked(record)
-    return journeys.found
 
 
 def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, TypeVar
 
 from txcore.clock import Clock, Randomness
@@ -48,6 +48,7 @@ class _Log:
     end: Future[Position] | None = None  #: the end of the reading; None when it is read as far as it goes
 
 
+@dataclass(eq=False)
 class Survey:
     """One group, seen from outside. One thread at a time; close it.
 
@@ -66,42 +67,36 @@ class Survey:
         BackendUnavailableError: the broker cannot be reached.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        group: str,
-        *,
-        clock: Clock,
-        randomness: Randomness,
-        by: str = "operator",
-        from_checkpoint: bool = False,
-        wanted: Callable[[bytes], bool] | None = None,
-        forget_finished: bool = False,
-        timeout_s: float = 30.0,
-        on_progress: Progress | None = None,
-        on_op: Callable[[Op], None] | None = None,
-        on_half: Callable[[Half, int | None], None] | None = None,
-    ) -> None:
-        self._backend, self._group = backend, group
-        self._clock, self._randomness, self._by = clock, randomness, by
-        self._timeout_s = timeout_s
-        self._forget_finished = forget_finished
-        self._on_progress = on_progress
-        self._on_op, self._on_half = on_op, on_half
-        self._finished: OrderedDict[bytes, None] = OrderedDict()
-        self._awaited: dict[int, bytes] = {}
-        self.count = 0  #: records read
-        self.ends: dict[int, int] = dict.fromkeys(OpKind, 0)  #: ops read, by kind
-        self.halves_read = 0
-        self.owners: dict[int, OwnerSeen] = {}
+    backend: Backend
+    group: str
+    _: KW_ONLY
+    clock: Clock
+    randomness: Randomness
+    by: str = "operator"
+    from_checkpoint: bool = False
+    wanted: Callable[[bytes], bool] | None = None
+    forget_finished: bool = False
+    timeout_s: float = 30.0
+    on_progress: Progress | None = None
+    on_op: Callable[[Op], None] | None = None
+    on_half: Callable[[Half, int | None], None] | None = None
+    count: int = field(default=0, init=False)  #: records read
+    ends: dict[int, int] = field(default_factory=lambda: dict.fromkeys(OpKind, 0), init=False)  #: ops read, by kind
+    halves_read: int = field(default=0, init=False)
+    owners: dict[int, OwnerSeen] = field(default_factory=dict, init=False)
+    _finished: OrderedDict[bytes, None] = field(default_factory=OrderedDict, init=False)
+    _awaited: dict[int, bytes] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        backend, group, timeout_s = self.backend, self.group, self.timeout_s
         self.partition_count = existing_partitions(backend, group, timeout_s)
         #: the checkpoints that reading began at, by partition; None where there was none, or it was not asked for
         self.checkpoints: dict[int, Checkpoint | None] = dict.fromkeys(range(self.partition_count))
-        if from_checkpoint:
+        if self.from_checkpoint:
             for p in self.checkpoints:
                 self.checkpoints[p] = wait_for(backend, backend.load_checkpoint(group, p), timeout_s)
         self._folds = {
-            p: Journeys(p, checkpoint.token if checkpoint else b"", self._wanted(wanted), group)
+            p: Journeys(p, checkpoint.token if checkpoint else b"", self._wanted(), group)
             for p, checkpoint in self.checkpoints.items()
         }
         self._logs = [
@@ -146,12 +141,12 @@ class Survey:
         Raises:
             BackendUnavailableError: the broker cannot be reached; calling again is allowed.
         """
-        if self._backend.capabilities.polled:
-            self._backend.poll(0)
+        if self.backend.capabilities.polled:
+            self.backend.poll(0)
         count = sum(self._read(log) for log in self._logs if log.kind in kinds)
         self.count += count
-        if count and self._on_progress is not None:
-            self._on_progress(self.count)
+        if count and self.on_progress is not None:
+            self.on_progress(self.count)
         return count
 
     def close(self) -> None:
@@ -166,7 +161,7 @@ class Survey:
         self._read_until(lambda: all(map(_is_read, logs)), {kind, LogKind.OP})
 
     def _read_until(self, is_done: Callable[[], bool], kinds: Container[LogKind]) -> None:
-        deadline_s = self._clock.elapsed_s() + self._timeout_s
+        deadline_s = self.clock.elapsed_s() + self.timeout_s
         while True:
             count, trouble = 0, None
             try:
@@ -176,11 +171,9 @@ class Survey:
             except (BackendUnavailableError, BackendTimeoutError) as error:
                 trouble = error
             if count:
-                deadline_s = self._clock.elapsed_s() + self._timeout_s
-            elif self._clock.elapsed_s() > deadline_s:
-                raise trouble or BackendTimeoutError(
-                    f"the logs of group {self._group!r} could not be read to their end"
-                )
+                deadline_s = self.clock.elapsed_s() + self.timeout_s
+            elif self.clock.elapsed_s() > deadline_s:
+                raise trouble or BackendTimeoutError(f"the logs of group {self.group!r} could not be read to their end")
             else:
                 time.sleep(POLL_S)
 
@@ -190,7 +183,7 @@ class Survey:
         except DataLossError as loss:
             log.reader.close()
             first = None if loss.first is None else Position(loss.first)
-            log.reader = self._backend.read(self._group, log.kind, log.partition, first)
+            log.reader = self.backend.read(self.group, log.kind, log.partition, first)
             log.end = None if log.end is None else log.reader.end()
             return 0
         fold = self._folds[log.partition]
@@ -208,23 +201,23 @@ class Survey:
             self.halves_read += 1
             half = fold.read_half(record)
             if half is not None:
-                if self._on_half is not None:
-                    self._on_half(half, record.appended_ms)
+                if self.on_half is not None:
+                    self.on_half(half, record.appended_ms)
                 self._forget(fold, half.transaction_id)
 
     def _take_op(self, partition: int, fold: Journeys, op: Op) -> None:
         self.ends[op.kind] = self.ends.get(op.kind, 0) + 1
         if op.token:
-            self.owners[partition] = OwnerSeen(op.by, op.at_ms, self._clock.elapsed_s())
-        if self._on_op is not None and op.kind not in {OpKind.TICK, OpKind.CLAIM}:
-            self._on_op(op)
+            self.owners[partition] = OwnerSeen(op.by, op.at_ms, self.clock.elapsed_s())
+        if self.on_op is not None and op.kind not in {OpKind.TICK, OpKind.CLAIM}:
+            self.on_op(op)
         if op.kind in FINAL_KINDS:
             self._forget(fold, op.transaction_id)
         elif self._awaited.get(partition) == op.transaction_id:
             del self._awaited[partition]
 
     def _forget(self, fold: Journeys, transaction_id: bytes) -> None:
-        if not self._forget_finished:
+        if not self.forget_finished:
             return
         journey = fold.found.get(transaction_id)
         if journey is not None and journey.final and journey.halves:
@@ -233,23 +226,24 @@ class Survey:
             if len(self._finished) > FINISHED_MAX:
                 self._finished.popitem(last=False)
 
-    def _wanted(self, wanted: Callable[[bytes], bool] | None) -> Callable[[bytes], bool] | None:
-        if not self._forget_finished:
+    def _wanted(self) -> Callable[[bytes], bool] | None:
+        wanted = self.wanted
+        if not self.forget_finished:
             return wanted
         return lambda identity: identity not in self._finished and (wanted is None or wanted(identity))
 
     def _tick(self) -> None:
         """Write a tick of our own to each op log."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         marks = []
         for partition in range(self.partition_count):
-            nonce = self._randomness.getrandbits(128).to_bytes(16, "big")
+            nonce = self.randomness.getrandbits(128).to_bytes(16, "big")
             self._awaited[partition] = nonce
-            marks.append(self._backend.mark(self._group, partition, Op(OpKind.TICK, nonce, 0, self._by, now_ms)))
+            marks.append(self.backend.mark(self.group, partition, Op(OpKind.TICK, nonce, 0, self.by, now_ms)))
         for mark in marks:
-            outcome = wait_for(self._backend, mark, self._timeout_s)
+            outcome = wait_for(self.backend, mark, self.timeout_s)
             if outcome.status is not Status.DURABLE:
-                raise outcome.error or BackendTimeoutError(f"the op logs of group {self._group!r} accept no records")
+                raise outcome.error or BackendTimeoutError(f"the op logs of group {self.group!r} accept no records")
 
 
 def _is_read(log: _Log) -> bool:

@@ -23,10 +23,7 @@ GONE_TEXT: Final = "its half is gone from the log, there is nothing to decide"
 
 def half_in(parked: Parked) -> Half | None:
     """Return the half inside a parked record; None for poison, for a newer half, and where there are no bytes."""
-    try:
-        return wire.decode_half(parked.half)
-    except WireFormatError:
-        return None
+    return wire.half_or_none(parked.half)
 
 
 def why_unreadable(parked: Parked) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
+from txcore import ranges
 from txcore.errors import ConfigError
 from txcore.guarantees import Guarantees
 from txcore.hookspecs import hookimpl
@@ -79,12 +80,9 @@ def _profile(options: Mapping[str, str]) -> Profile:
     create = options.get("auto_create", "true")
     if create not in {"true", "false"}:
         raise ConfigError(f"auto_create is true or false, not {create!r}", key="auto_create")
-    partitions = options.get("partitions", str(PARTITION_COUNT_DEFAULT))
-    if not (partitions.isascii() and partitions.isdigit() and 1 <= int(partitions) <= PARTITION_COUNT_MAX):
-        raise ConfigError(
-            f"partitions is a whole number from 1 to {PARTITION_COUNT_MAX}, not {partitions!r}", key="partitions"
-        )
-    return replace(PROFILES[name], auto_create=create == "true", partitions=int(partitions))
+    given = options.get("partitions", str(PARTITION_COUNT_DEFAULT))
+    partitions = int(ranges.parse("partitions", given, int, 1, PARTITION_COUNT_MAX))
+    return replace(PROFILES[name], auto_create=create == "true", partitions=partitions)
 
 
 __all__ = [

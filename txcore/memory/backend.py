@@ -8,30 +8,14 @@ from functools import partial
 
 import msgspec
 
-from txcore.errors import (
-    BackendTimeoutError,
-    ClosedError,
-    ConfigError,
-    HalfRefusedError,
-)
+from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, HalfRefusedError
 from txcore.lifecycle import ClosedAtExit
 from txcore.memory.broker import MemoryBroker
 from txcore.memory.profile import Fate
 from txcore.memory.reading import MemoryClaim, MemoryReader
 from txcore.port import Batch, Reader, failed, resolved
 from txcore.port import Claim as ClaimPort
-from txcore.records import (
-    DURABLE,
-    Checkpoint,
-    HalfRecord,
-    LogKind,
-    Op,
-    OpKind,
-    Outcome,
-    Position,
-    Resolution,
-    Status,
-)
+from txcore.records import DURABLE, Checkpoint, HalfRecord, LogKind, Op, OpKind, Outcome, Position, Resolution, Status
 
 
 class MemoryBackend(ClosedAtExit):
@@ -217,7 +201,7 @@ class MemoryBackend(ClosedAtExit):
         unknown = self.broker.unknown_group(group)
         if unknown is not None:
             return failed(unknown)
-        return resolved(self.broker.checkpoint_of(group, partition))
+        return resolved(self.broker.checkpoints.get((group, partition)))
 
     def poll(self, *_: object, **__: object) -> bool:
         """See `Backend.poll`; only the caller works here."""

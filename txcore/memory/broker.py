@@ -6,20 +6,13 @@ import bisect
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
 from txcore import wire
 from txcore.clock import Clock, SystemClock
-from txcore.errors import (
-    ConfigError,
-    HalfRefusedError,
-    MessageRejectedError,
-    UsageError,
-    WireFormatError,
-)
+from txcore.errors import ConfigError, HalfRefusedError, MessageRejectedError, UsageError
 from txcore.memory.profile import STRONG, UNIQUE_KINDS, Faults, Profile
 from txcore.port import Claim as ClaimPort
 from txcore.records import (
@@ -116,6 +109,11 @@ class MemoryBroker:
 
     Args:
         schedule: Runs a function after a number of seconds; None runs everything at once.
+
+    Attributes:
+        logs: Every log, by group, kind and partition; to be used while `lock` is held.
+        checkpoints: The newest checkpoint, by group and partition.
+        resolved, finals: The kind of the op that holds a generation of a transaction, or all of it; likewise.
     """
 
     def __init__(
@@ -135,11 +133,11 @@ class MemoryBroker:
         self.topics: dict[str, list[Target]] = {}
         self.refusing: set[str] = set()
         self._partition_counts: dict[str, int] = {}
-        self._logs: dict[LogKey, Log] = defaultdict(lambda: Log(profile.position_step))
-        self._checkpoints: dict[tuple[str, int], Checkpoint] = {}
+        self.logs: dict[LogKey, Log] = defaultdict(lambda: Log(profile.position_step))
+        self.checkpoints: dict[tuple[str, int], Checkpoint] = {}
         self._owners: dict[tuple[str, int], bytes] = {}
-        self._resolved: dict[tuple[str, bytes, int], int] = {}
-        self._finals: dict[tuple[str, bytes], int] = {}
+        self.resolved: dict[tuple[str, bytes, int], int] = {}
+        self.finals: dict[tuple[str, bytes], int] = {}
         self._ended_ms: dict[tuple[str, bytes], int] = {}
         self._published: dict[tuple[str, str | bytes], int] = {}
         self._members: dict[str, dict[str, Member]] = defaultdict(dict)
@@ -155,19 +153,7 @@ class MemoryBroker:
     def log(self, group: str, kind: LogKind, partition: int) -> Sequence[LogRecord]:
         """Return the current records of a whole log, for oracles."""
         with self.lock:
-            return list(self._logs[group, kind, partition].records)
-
-    def end_of(self, key: LogKey) -> Position:
-        """Return the end of a log."""
-        return self._logs[key].end
-
-    def checkpoint_of(self, group: str, partition: int) -> Checkpoint | None:
-        """Return the stored checkpoint, for oracles."""
-        return self._checkpoints.get((group, partition))
-
-    def lose_checkpoint(self, group: str, partition: int) -> None:
-        """Forget the stored checkpoint, as a broker does after its retention time."""
-        self._checkpoints.pop((group, partition), None)
+            return list(self.logs[group, kind, partition].records)
 
     def partition_count(self, group: str) -> int:
         """Return the group's number of partitions; 0 for an unknown group."""
@@ -176,21 +162,8 @@ class MemoryBroker:
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> None:
         """Drop the records before position *before*, as retention does."""
         with self.lock:
-            log = self._logs[group, kind, partition]
+            log = self.logs[group, kind, partition]
             log.drop_before(log.index_of(before))
-
-    def lose_tail(self, group: str, kind: LogKind, partition: int, count: int) -> Sequence[LogRecord]:
-        """Forget the last *count* records (a power failure before fsync); their positions are not used again."""
-        with self.lock:
-            records = self._logs[group, kind, partition].records
-            lost = records[len(records) - count :] if count else []
-            del records[len(records) - len(lost) :]
-            for record in lost if kind is LogKind.OP else ():
-                with suppress(WireFormatError):
-                    for op in wire.decode_ops(record.body):
-                        self._resolved.pop((group, op.transaction_id, op.generation), None)
-                        self._finals.pop((group, op.transaction_id), None)
-            return lost
 
     # -- requests on their arrival --------------------------------------------------------------------------------
 
@@ -232,7 +205,7 @@ class MemoryBroker:
     def append(self, group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
         """Append a record to a log; retention is applied first."""
         now_ms = self.clock.wall_ms()
-        log = self._logs[group, kind, partition]
+        log = self.logs[group, kind, partition]
         retention_s = self.profile.capabilities.half_retention_s
         if kind is LogKind.HALF and retention_s is not None:
             log.drop_older(now_ms - round(retention_s * 1000))
@@ -275,8 +248,8 @@ class MemoryBroker:
         kept_s, ended_ms = self.profile.capabilities.resolution_kept_s, self._ended_ms.get((group, op.transaction_id))
         if kept_s is not None and ended_ms is not None and self.clock.wall_ms() - ended_ms > kept_s * 1000:
             return None
-        final = self._finals.get((group, op.transaction_id))
-        holder = self._resolved.get((group, op.transaction_id, op.generation), final)
+        final = self.finals.get((group, op.transaction_id))
+        holder = self.resolved.get((group, op.transaction_id, op.generation), final)
         return None if holder is None else Outcome(Status.SUPERSEDED, decision=holder)
 
     def fenced(self, group: str, partition: int, op: Op, claim: ClaimPort | None) -> Outcome | None:
@@ -289,18 +262,14 @@ class MemoryBroker:
         """Append one op record with *ops*, after noting their resolutions and claims."""
         for op in ops:
             if op.kind in UNIQUE_KINDS:
-                self._resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
+                self.resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
                 if self.profile.capabilities.resolution_kept_s is not None:
                     self._ended_ms[group, op.transaction_id] = self.clock.wall_ms()
             if op.kind in FINAL_KINDS:
-                self._finals.setdefault((group, op.transaction_id), op.kind)
+                self.finals.setdefault((group, op.transaction_id), op.kind)
             if op.kind == OpKind.CLAIM:
                 self._owners[group, partition] = op.token
         return self.append(group, LogKind.OP, partition, wire.encode_ops(ops))
-
-    def store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint."""
-        self._checkpoints[group, partition] = checkpoint
 
     # -- membership -------------------------------------------------------------------------------------------------
 

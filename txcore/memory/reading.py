@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
-from txcore.errors import (
-    BackendTimeoutError,
-    BackendUnavailableError,
-    ClosedError,
-    DataLossError,
-    TxcoreError,
-)
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, DataLossError, TxcoreError
 from txcore.memory.broker import LogKey, Member, MemoryBroker
 from txcore.port import failed, resolved
-from txcore.records import (
-    DURABLE,
-    Checkpoint,
-    ClaimEvent,
-    ClaimEventKind,
-    LogRecord,
-    Outcome,
-    Position,
-    Status,
-)
+from txcore.records import DURABLE, Checkpoint, ClaimEvent, ClaimEventKind, LogRecord, Outcome, Position, Status
 
 
 class MemoryClaim(Member):
@@ -66,7 +51,7 @@ class MemoryClaim(Member):
         self._broker.faults.checkpoint_sent(self.member, partition, checkpoint)
 
         def apply() -> Outcome:
-            self._broker.store_checkpoint(self.group, partition, checkpoint)
+            self._broker.checkpoints[self.group, partition] = checkpoint
             return DURABLE
 
         self._request("checkpoint", apply, lambda outcome: _settle_none(future, outcome))
@@ -102,7 +87,7 @@ class MemoryReader:
         self._require_open()
         with self._broker.lock:
             error = self._failure()
-            return failed(error) if error is not None else resolved(self._broker.end_of(self._key))
+            return failed(error) if error is not None else resolved(self._broker.logs[self._key].end)
 
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """See `Reader.read`."""
@@ -112,7 +97,7 @@ class MemoryReader:
             error = self._failure()
             if error is not None:
                 raise error
-            log = broker._logs[self._key]  # noqa: SLF001 - one module, two sides of one connection
+            log = broker.logs[self._key]
             if not self._checked and log.first > self._next:
                 raise DataLossError(self._next, log.first)
             self._checked = True
@@ -123,13 +108,13 @@ class MemoryReader:
             if records:
                 self._next = records[-1].position + 1
             if index + len(records) == len(log.records):
-                self._next = max(self._next, broker.end_of(self._key))
+                self._next = max(self._next, log.end)
             return records
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
         """See `Reader.fetch`."""
         with self._broker.lock:
-            log = self._broker._logs[self._key]  # noqa: SLF001
+            log = self._broker.logs[self._key]
             found = {}
             for position in positions:
                 index = log.index_of(position)

@@ -10,10 +10,13 @@ from txcore.operator.selection import topics_in
 
 @dataclass(frozen=True, slots=True)
 class PendingHalf:
-    """An undecided half: `check_times` answered checks, `born_ms` its producer's wall clock.
+    """An undecided half.
 
-    `newer_version` is the wire version of a half that a newer txcore wrote, else 0. Nothing else is known of such a
-    half; its partition waits for an upgraded checker.
+    Attributes:
+        born_ms: The producer's wall clock, in milliseconds, when the half was made.
+        check_times: Number of answered checks.
+        newer_version: Wire version of a half that a newer txcore wrote, else 0. This txcore knows nothing else of such
+            a half, whose partition waits for an upgraded checker.
     """
 
     transaction_id: bytes
@@ -27,7 +30,14 @@ class PendingHalf:
 
 @dataclass(frozen=True, slots=True)
 class ParkedHalf:
-    """A discarded half: the reason, the time, the count of checks, and the targets that are missing."""
+    """A discarded half.
+
+    Attributes:
+        code, reason: Why the checker parked it, as a `ParkCode` and as a sentence.
+        parked_ms: The checker's wall clock, in milliseconds, when it parked the half.
+        check_times: Number of answered checks.
+        missing: Indexes of the targets that were not published.
+    """
 
     transaction_id: bytes
     partition: int

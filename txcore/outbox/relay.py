@@ -47,9 +47,9 @@ class RelayStats:
     """The counts of a relay since it was made.
 
     Attributes:
-        trouble: Why it sends nothing now; "" when nothing is wrong.
-        newer: Why messages that a newer txcore wrote wait, and their keys with them; "" when there are none.
-        waiting: What waited in the table when it was last counted, at most `COUNT_EVERY_S` ago while it runs.
+        trouble: Why the relay sends nothing now; "" while it can send.
+        newer: Why messages of a newer txcore wait, and with them all messages of their keys; "" for none.
+        waiting: The table's counts as last read; a running relay reads them every `COUNT_EVERY_S` seconds.
     """
 
     sent: int = 0
@@ -117,7 +117,7 @@ class Relay(RunningInside):
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Relay in a thread until `stop`; a failure of database or broker is reported and waited out.
+        """Relay in a thread until `stop`; the thread reports a failure of database or broker, and retries.
 
         Raises:
             TransactionStateError: it was started already.
@@ -150,7 +150,7 @@ class Relay(RunningInside):
         Raises:
             TransactionStateError: it runs in a thread.
             BackendUnavailableError: the database, or the broker when the group is joined, cannot be reached.
-            ConfigError: the group's settings.
+            ConfigError: the group exists with other settings, see `Backend.ensure_group`.
         """
         if self._thread is not None:
             raise TransactionStateError("this relay runs in a thread; stop it before run_once")

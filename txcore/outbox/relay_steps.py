@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -57,11 +57,7 @@ class RelayLimits:
     idle_poll_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.name.endswith("_s"):
-                ranges.require(each.name, getattr(self, each.name), float, TIME_MIN_S)
-            else:
-                ranges.require(each.name, getattr(self, each.name), int, 1)
+        ranges.require_bounds(self, TIME_MIN_S)
 
 
 @dataclass(slots=True)

@@ -104,7 +104,8 @@ class SqlMessageTable:
             return self._transact(lambda border: self._taken(border, resting, row_max, None))
         held = self._open()
         try:
-            held.undo = self._dialect.begin_work(held.border, LOCK_TIMEOUT_S) + self._bound(held.border)
+            held.undo = self._dialect.begin_work(held.border, LOCK_TIMEOUT_S)
+            held.undo += self._bound(held.border)
             taken = self._taken(held.border, resting, row_max, held)
             if taken is not None and self._dialect.family == MYSQL:
                 # InnoDB shows unflushed commits; publishing those would announce messages whose commit a crash undoes.

@@ -11,8 +11,9 @@ import inspect
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, cast
 
 import msgspec
@@ -112,31 +113,27 @@ class _Together(msgspec.Struct, eq=False):
             self.loop.resume(self.task, None, None)
 
 
+@dataclass(eq=False)
 class Loop:
     """Runs flows; one thread at a time calls `turn`, any thread may `resume`."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        clock: Clock,
-        *,
-        claim: ClaimPort | None = None,
-        pool: CallPool | None = None,
-    ) -> None:
-        self.backend = backend
-        self.clock = clock
-        self.claim = claim
-        self.pool = pool
-        self.task_count = 0
-        self._polls = pool is None or backend.capabilities.polled  # else not only the backend wakes this loop
-        self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._sequence = itertools.count()
-        self._halves: Outbox[HalfRecord] = Outbox()
-        self._resolutions: Outbox[Resolution] = Outbox()
-        self._has_borrowed = False
-        self._is_waiting = False
-        self._wake = threading.Event()
+    backend: Backend
+    clock: Clock
+    _: KW_ONLY
+    claim: ClaimPort | None = None
+    pool: CallPool | None = None
+    task_count: int = field(default=0, init=False)
+    _ready: deque[tuple[Task, Any, BaseException | None]] = field(default_factory=deque, init=False)
+    _timers: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list, init=False)
+    _sequence: Iterator[int] = field(default_factory=itertools.count, init=False)
+    _halves: Outbox[HalfRecord] = field(default_factory=Outbox, init=False)
+    _resolutions: Outbox[Resolution] = field(default_factory=Outbox, init=False)
+    _has_borrowed: bool = field(default=False, init=False)
+    _is_waiting: bool = field(default=False, init=False)
+    _wake: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self._polls = self.pool is None or self.backend.capabilities.polled  # else not only the backend wakes this loop
 
     def spawn(self, flow: Flow[Any], on_done: Callable[[Task], None] | None = None) -> Task:
         """Add a flow; it starts at the next turn. From the loop's own thread only."""

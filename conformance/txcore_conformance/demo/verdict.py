@@ -8,7 +8,6 @@ from typing import Final
 
 from txcore.clock import SystemClock
 from txcore.errors import UsageError
-from txcore.history.folding import journeys_of
 from txcore.history.journey import Journey
 from txcore.ids import parse_id
 from txcore.port import Backend
@@ -110,7 +109,7 @@ def judge(
     logs = oracle.read_group(view, backend, settings.group)
     journeys: dict[bytes, Journey] = {}
     for part in logs:
-        journeys.update(journeys_of(part.partition, part.halves, part.ops, part.parked))
+        journeys.update(oracle.journeys_of(part.partition, part.halves, part.ops, part.parked))
     history = _history(rows, journeys)
     if oracle.causes_of_a_crash(backend.capabilities):
         history.causes.update(causes_of(messages, progress))

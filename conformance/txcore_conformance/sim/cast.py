@@ -6,6 +6,7 @@ import enum
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from txcore.checker.checker import Membership
 from txcore.errors import TxcoreError
@@ -33,6 +34,10 @@ class Style(enum.Enum):
     FENCED_LISTENER = "fenced listener"
 
 
+FORGETFUL_SHARE: Final = 0.15
+"""Share of the listeners of producers with a fence that never call it."""
+
+
 class Wish(enum.Enum):
     """The end that the application wants."""
 
@@ -56,9 +61,16 @@ class Truth:
     has_contrary_caller: bool = False
 
     @property
+    def forgets_fence(self) -> bool:
+        """Whether the listener commits without a fence row, although its producer has a fence."""
+        if self.style is not Style.FENCED_LISTENER:
+            return False
+        return random.Random(f"forgets {self.core.transaction_id.hex()}").random() < FORGETFUL_SHARE
+
+    @property
     def is_fenced(self) -> bool:
         """Whether a fence decides the transaction."""
-        return self.style is not Style.LISTENER
+        return self.style is not Style.LISTENER and not self.forgets_fence
 
 
 @dataclass(slots=True)

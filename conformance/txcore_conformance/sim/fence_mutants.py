@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+from msgspec import structs
+
+from txcore.checker import fence_check, immunity
+from txcore.checker.context import CheckContext
+from txcore.checker.decide import Terms
+from txcore.checker.tenure import Tenure
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.producer import handles
 from txcore.producer import listener_style as sending
-from txcore.producer.transaction import LocalTransaction
-from txcore.runtime.commands import Flow
+from txcore.producer.transaction import LocalTransaction, ProducerContext
+from txcore.records import Half
+from txcore.runtime.commands import Call, Flow
 from txcore_conformance.sim import operators
 from txcore_conformance.sim.cast import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
@@ -81,3 +89,30 @@ def asynchronous_commit() -> Iterator[None]:
 
     with mock.patch.object(SimDatabase, "__init__", lax):
         yield
+
+
+_call = fence_check.call
+
+
+def ask_any_database(tenure: Tenure, question: Callable[..., Any], about: object, database: object) -> Call:
+    """Ask the checker's own fence, whatever database the half names (hole 4)."""
+    del database
+    return _call(tenure, question, about, None)
+
+
+_terms_for = immunity.terms_for
+
+
+def missing_row_is_rollback(context: CheckContext, half: Half) -> Terms:
+    """Let the fence alone decide a half whose listener may have committed without a row (hole 5)."""
+    return structs.replace(_terms_for(context, half), fenced=half.fenced)
+
+
+_attach = handles.attach
+
+
+def commit_without_a_look(context: ProducerContext, handle: str) -> LocalTransaction:
+    """Let a second holder of a handle publish without a look at the row (hole 16)."""
+    transaction = _attach(context, handle)
+    transaction.must_look = False
+    return transaction

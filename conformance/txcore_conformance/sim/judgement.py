@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from txcore import wire
 from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.records import FINAL_KINDS, Checkpoint, Forced, LogKind, LogRecord, Op, OpKind, Outcome
+from txcore.records import FINAL_KINDS, Checkpoint, Forced, LogKind, LogRecord, Op, OpKind, Outcome, ParkCode
 from txcore_conformance import invariants
 from txcore_conformance.invariants import Facts, Local, Promises, TargetFact
-from txcore_conformance.sim.cast import Cast, Truth, journeys
+from txcore_conformance.sim.cast import Cast, Style, Truth, journeys
 
 
 def is_judgeable(cast: Cast) -> bool:
@@ -25,7 +25,7 @@ def watch(cast: Cast) -> None:
 
     def kept_append(group: str, kind: LogKind, partition: int, body: bytes) -> Outcome:
         outcome = append(group, kind, partition, body)
-        record = broker._logs[group, kind, partition].records[-1]  # noqa: SLF001 - `log` copies all of it
+        record = broker.logs[group, kind, partition].records[-1]  # `log` copies all of it
         for op in cast.archive.add(kind, partition, record):
             if op.kind == OpKind.CLAIM:
                 _count_takeover(cast, partition)
@@ -133,6 +133,7 @@ def judge_all(cast: Cast) -> int:
         if identity not in cast.lost_tail:
             world.break_rule(f"S5 targets of an unknown transaction {identity.hex()}")
     _judge_owners(cast)
+    _judge_gaps(cast)
     _judge_strewn(cast)
     _judge_inbox(cast)
     for text in cast.database.table.disorder(_first_places(cast)):
@@ -202,6 +203,17 @@ def _judge_owners(cast: Cast) -> None:
                 first = next((op.kind for _, op in journey.ops if op.kind in {1, 2}), 0) if journey else 0
                 if first and kind in {OpKind.COMMIT, OpKind.ROLLBACK} and kind != first and is_judgeable(cast):
                     cast.world.break_rule(f"S1 {process.name} takes {identity.hex()} for {OpKind(kind).name}")
+
+
+def _judge_gaps(cast: Cast) -> None:
+    """Require that no gap parks a half that its fence decides: the fence knows how it ended."""
+    for partition in range(cast.partition_count):
+        for record in cast.archive.records(LogKind.PARKED, partition):
+            parked = wire.decode_parked(record.body)
+            truth = cast.truths.get(parked.transaction_id)
+            # A listener's half may lack its row, so the fence alone does not decide it.
+            if parked.code == ParkCode.COVERAGE_GAP and truth and truth.style in {Style.DATABASE, Style.PRIMITIVE}:
+                cast.world.break_rule(f"R12 {id_text(parked.transaction_id)} is fenced, and was parked for a gap")
 
 
 def _judge_strewn(cast: Cast) -> None:

@@ -32,6 +32,8 @@ class SimListener(Listener[Any, Any]):
 
     def _plain_local(self, cast: Cast, truth: Truth) -> Generator[Any, Any, LocalTransactionState]:
         identity = truth.core.transaction_id
+        if truth.forgets_fence:
+            cast.world.note("listener forgets its fence")
         yield truth.work_s
         if truth.wish is Wish.ROLLBACK:
             cast.local[identity] = False

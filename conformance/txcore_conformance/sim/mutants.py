@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from txcore.checker import check_steps, checkpoint, finish, newer_records, parking, retry_backoff
+from txcore.checker import (
+    check_steps,
+    checkpoint,
+    fence_check,
+    finish,
+    log_reader,
+    newer_records,
+    parking,
+    retry_backoff,
+)
+from txcore.checker.coverage_gap import CoverageGap
 from txcore.checker.decide import Pending
 from txcore.checker.log_reader import LogReader
 from txcore.checker.partition_state import PartitionState
@@ -31,7 +41,7 @@ from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution
 from txcore.results import TransactionSendResult
 from txcore.runtime.commands import Flow
 from txcore_conformance.sim import cast as cast_module
-from txcore_conformance.sim import fence_mutants, log_mutants, operators, table_mutants
+from txcore_conformance.sim import fence_mutants, log_mutants, operators, producers, table_mutants
 from txcore_conformance.sim.cast import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
 from txcore_conformance.sim.process import Process
@@ -42,6 +52,7 @@ ALL = (STRONG, KAFKA, RABBITMQ, NATS)
 STEPPED = (KAFKA, RABBITMQ, NATS)
 ARBITRATED = "the store refuses the second release, or drops its targets by their id"
 RARE = "the rule is the same there, but the seeds that need it are rarer; the refinement finds it for all"
+RARER = "the rule is the checker's, the same for every store; the seeds that need it are rarer there"
 Patch = Callable[[], AbstractContextManager[object]]
 
 
@@ -351,6 +362,11 @@ MUTANTS: Mapping[str, Mutant] = {
         (KAFKA, RABBITMQ),
         "ops do not wait to be merged there",
     ),
+    "any_database_asked": Mutant("R4", _replace(fence_check, "call", fence_mutants.ask_any_database), STEPPED, RARER),
+    "missing_row_is_rollback": Mutant("R4", _replace(log_reader, "terms_for", fence_mutants.missing_row_is_rollback)),
+    "handle_without_look": Mutant("R4", _replace(producers, "attach", fence_mutants.commit_without_a_look)),
+    "gap_ignored": Mutant("R12", _replace(CoverageGap, "mark", log_mutants.ignore_gap), (KAFKA, RABBITMQ), ARBITRATED),
+    "gap_parks_fenced": Mutant("R12", _replace(CoverageGap, "_may_lack_ops", log_mutants.gap_without_fences)),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(
         "R13", _stale_epoch_goes_on, STEPPED, "the store fences a replaced checker, which then stops"

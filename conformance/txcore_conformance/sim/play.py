@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from txcore import wire
 from txcore.errors import WireFormatError
-from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Profile
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBroker, Profile
 from txcore.message_table import Mode
 from txcore.records import LogKind, LogRecord, OpKind
 from txcore_conformance.sim.archive import Archive, ops_in
@@ -196,12 +196,24 @@ def _stick(cast: Cast) -> None:
             return
 
 
+def lose_tail(broker: MemoryBroker, group: str, kind: LogKind, partition: int, count: int) -> Sequence[LogRecord]:
+    """Forget the last *count* records (a power failure before fsync); their positions are not used again."""
+    with broker.lock:
+        records = broker.logs[group, kind, partition].records
+        lost = records[len(records) - count :] if count else []
+        del records[len(records) - len(lost) :]
+        for op in (op for record in lost if kind is LogKind.OP for op in ops_in(record)):
+            broker.resolved.pop((group, op.transaction_id, op.generation), None)
+            broker.finals.pop((group, op.transaction_id), None)
+        return lost
+
+
 def _lose_tail(cast: Cast) -> None:
     """Simulate a power failure: each log loses its last records, and their transactions are not judged."""
     world = cast.world
     for partition in range(cast.partition_count):
         for kind in (LogKind.HALF, LogKind.OP):
-            lost = world.broker.lose_tail(GROUP, kind, partition, world.rng.randrange(4))
+            lost = lose_tail(world.broker, GROUP, kind, partition, world.rng.randrange(4))
             cast.archive.lose(kind, partition, len(lost))
             for record in lost:
                 cast.lost_tail.update(_ids_in(kind, record))
@@ -222,7 +234,7 @@ def _eat_ops(cast: Cast) -> None:
         if records:
             world.broker.trim(GROUP, LogKind.OP, partition, world.rng.choice(records).position)
         if world.rng.random() < 0.5:
-            world.broker.lose_checkpoint(GROUP, partition)
+            world.broker.checkpoints.pop((GROUP, partition), None)
     for process in cast.checkers:
         process.kill()
 

@@ -44,6 +44,7 @@ PATHS = (
     "second holder of an open transaction",
     "listener says COMMIT of what was rolled back",
     "listener says COMMIT of what is open",
+    "listener forgets its fence",
     "normal end",
     "growth refused",
     "real fence asked",

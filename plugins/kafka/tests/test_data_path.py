@@ -233,9 +233,10 @@ def test_more_than_the_queue_holds_is_refused_at_once(hurt):
     hurt.broker.pause()
     batch = Recorder([raw.half(hurt, topic) for _ in range(3_000)])
     backend.append_halves(batch)
-    refused = [outcome for outcome in batch.outcomes if outcome is not None]
+    # A slow machine may need longer than the delivery timeout for the batch, so that some are UNKNOWN by now.
+    refused = [outcome for outcome in batch.outcomes if outcome is not None and outcome.status is REFUSED]
     assert len(refused) >= 1_900
-    assert all(outcome.status is REFUSED and isinstance(outcome.error, BusyError) for outcome in refused)
+    assert {type(outcome.error) for outcome in refused} == {BusyError}
     outcomes = batch.wait(backend, 10.0)
     hurt.broker.resume()
     assert {outcome.status for outcome in outcomes} == {REFUSED, UNKNOWN}

@@ -100,6 +100,7 @@ def close(consumer: Any, wait_s: float = 0.0) -> None:
 
 def discard(producers: list[Any]) -> None:
     """Drop the records of *producers* and empty the list; each of them ends after its last call in another thread."""
+    # By index: a loop's variable would hold the last producer, which then ended here and not in the other thread.
     for index in range(len(producers)):
         _drop_records(producers[index])
     exiting.run_beside(producers.clear, "txcore-kafka-end")

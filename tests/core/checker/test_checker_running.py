@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import Future
 
 import pytest
-from txcore_conformance.kit import Answers, wait_until
+from txcore_conformance.kit import Answers, Observed, wait_until
 
 from txcore import (
     Checker,
@@ -22,7 +23,8 @@ from txcore.checker.partition_owner import LOOK_SHARE
 from txcore.checker.partition_state import PartitionState
 from txcore.clock import SystemClock
 from txcore.fence import FenceAnswer, FenceReading
-from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.memory import MemoryBackend, MemoryBroker, MemoryClaim
+from txcore.runtime import instrumentation as names
 
 
 class Postponing(TransactionListener):
@@ -335,6 +337,29 @@ def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, runn
         parked = 0 if is_commit or check_max > 1 else 3
         assert (3 * is_commit, parked) == (report.committed, report.parked)
         assert 3 * is_commit == len(broker.topics.get("t", ()))
+
+
+class SilentClaim(MemoryClaim):
+    """A claim whose broker never confirms that it was closed."""
+
+    def close(self, timeout_s):
+        super().close(timeout_s)
+        return Future()
+
+
+def test_stopped_checker_ends_its_calls_when_the_end_of_its_claim_is_not_confirmed(running_clock, monkeypatch):
+    """A checker that gets no answer about its claim reports that, and ends the threads of its calls all the same."""
+    backend = MemoryBackend(MemoryBroker())
+    monkeypatch.setattr(
+        backend, "claim", lambda group, member: SilentClaim(backend.broker, backend.request, group, member)
+    )
+    observed = Observed()
+    answers = Answers(LocalTransactionState.COMMIT)
+    checker = Checker(backend, "g", listener=answers, clock=running_clock, plugins=(observed,))
+    checker.run_once()
+    checker.stop(timeout_s=0.05)
+    assert checker._pool._is_closed
+    assert 1 == len(observed.named(names.CHECKER_ERROR))
 
 
 def test_a_check_that_outlasts_the_time_to_stop_ends_later_without_an_error(monkeypatch):

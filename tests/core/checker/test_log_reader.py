@@ -6,13 +6,13 @@ import random
 
 import msgspec
 import pytest
+from txcore_conformance.oracle import journeys_of
 from txcore_conformance.owners import Owners, name_of
 
 from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionListener, TransactionProducer
 from txcore import LocalTransactionState as State
 from txcore.errors import BackendTimeoutError, TransactionStateError
 from txcore.fence import FenceAnswer
-from txcore.history.folding import journeys_of
 from txcore.history.parked_entries import closed_record
 from txcore.hookspecs import hookimpl
 from txcore.ids import IdFactory
@@ -336,7 +336,7 @@ class TestNewer:
         assert "a newer txcore reads it" in checker.stats().partitions[0].blocked
         assert 0 == stage.delivered(b"a")
         checker.stop()
-        assert stage.broker.checkpoint_of("g", 0) is None
+        assert ("g", 0) not in stage.broker.checkpoints
 
     def test_its_owner_holds_it_and_claims_it_once(self, kafka_like):
         """The owner of a blocked partition keeps it and does not claim it again."""
@@ -466,7 +466,7 @@ def test_a_copy_is_not_parked_for_a_gap_in_the_journal_of_another(has_neighbour)
     world.half(8, folded_to=end - 1, first_appended_ms=stored_ms - 1_000)
     world.trim(LogKind.OP, end - 5)
     first = world.log(LogKind.HALF)[20].position
-    world.broker.store_checkpoint("g", 0, Checkpoint(first, Position(end)))
+    world.broker.checkpoints["g", 0] = Checkpoint(first, Position(end))
     world.start()
     world.run(10)
     assert [b"b8"] == world.delivered()
@@ -486,7 +486,7 @@ def test_an_op_after_a_gap_is_judged_by_the_claim_in_force_there():
     world.half(7, folded_to=gone, token=old)
     world.half(8, folded_to=kept, token=new)
     world.trim(LogKind.OP, kept)
-    world.broker.store_checkpoint("g", 0, Checkpoint(Position(1), Position(end), new))
+    world.broker.checkpoints["g", 0] = Checkpoint(Position(1), Position(end), new)
     world.start()
     world.run(10)
     assert [b"b8"] == world.delivered()

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace as replaced
 from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.kit import Answers
+from txcore_conformance.oracle import journeys_of
 from txcore_conformance.owners import Owners, name_of
 
 from txcore import (
@@ -18,7 +19,6 @@ from txcore import (
     wire,
 )
 from txcore.checker.limits import NewerRecords
-from txcore.history.folding import journeys_of
 from txcore.memory import NATS_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker
 from txcore.records import HalfRecord, LogKind, Op, OpKind, Resolution
 from txcore.runtime.drivers import BlockingBridge, run_blocking
@@ -168,7 +168,7 @@ def test_a_newer_record_that_was_parked_without_a_copy_stays_parked_after_the_up
     )
     world.half(1)  # holds the checkpoint back
     half = world.half(7)
-    records = world.broker._logs["g", LogKind.HALF, 0].records
+    records = world.broker.logs["g", LogKind.HALF, 0].records
     records[-1] = replaced(records[-1], body=wire.encode_half(replaced(half, version=2)))
     for token in (b"a" * 16, b"b" * 16):
         world.claim(token)

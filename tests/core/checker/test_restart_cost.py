@@ -44,7 +44,7 @@ def made(clock, count, pending_every):
 
 def replayed(broker):
     """Return how many half records are at or after the stored checkpoint."""
-    checkpoint = broker.checkpoint_of("g", 0)
+    checkpoint = broker.checkpoints["g", 0]
     return sum(record.position >= checkpoint.half for record in broker.log("g", LogKind.HALF, 0))
 
 

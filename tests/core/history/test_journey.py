@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from txcore_conformance.oracle import journeys_of
 
 from txcore import wire
 from txcore.errors import TransactionStateError
-from txcore.history.folding import journeys_of
 from txcore.history.force_rules import force_op
 from txcore.history.journey import topics_of
 from txcore.history.parked_entries import half_in

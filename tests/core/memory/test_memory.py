@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from txcore_conformance.sim.play import lose_tail
 
 import txcore
 from txcore import wire
@@ -216,7 +217,7 @@ def test_a_lost_tail_forgets_what_it_resolved():
     appended(backend, half())
     released(backend, OpKind.ROLLBACK)
     before = broker.log("g", LogKind.OP, 0)[-1].position
-    assert 1 == len(broker.lose_tail("g", LogKind.OP, 0, 1))
+    assert 1 == len(lose_tail(broker, "g", LogKind.OP, 0, 1))
     assert Status.DURABLE is released(backend).status
     assert before < broker.log("g", LogKind.OP, 0)[-1].position
 
