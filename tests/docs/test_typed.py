@@ -11,7 +11,7 @@ import sys
 
 from blocks import ROOT, blocks_of, documents
 
-#: What pages use without making it: the scene of their programs, and what stands for a reader's own code.
+#: Modules with the names that pages use without making them, and with a reader's own code.
 GIVEN = {
     "scene.pyi": """
 from typing import Any
@@ -48,7 +48,7 @@ disallow_subclassing_any = false
 
 
 def test_mypy_strict_takes_the_programs_of_the_documents(tmp_path):
-    """mypy strict reports nothing in any page; its programs are read in their order, as one module."""
+    """A page holds nothing that mypy strict reports; its programs are read in their order, as one module."""
     for name, text in {**GIVEN, "mypy.ini": SETTINGS}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     pages = []
