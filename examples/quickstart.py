@@ -33,12 +33,10 @@ with (
     tx.publish(txcore.Message("orders.created", b"book", key=str(number).encode()))
 
 # The consumer: delivery is at least once, the inbox makes it once.
-consumer = SqliteConsumer("broker.db", "orders.created", group="parcels")
-for message in consumer.poll():
-    with engine.begin() as connection, inbox.receive(connection, message) as first:
-        if first:
-            connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
-            print(f"order {(message.key or b'').decode()}: one parcel with a {message.body.decode()}")
-    consumer.ack(message.position)
-
-consumer.close()
+with SqliteConsumer("broker.db", "orders.created", group="parcels") as consumer:
+    for message in consumer.poll():
+        with engine.begin() as connection, inbox.receive(connection, message) as first:
+            if first:
+                connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
+                print(f"order {(message.key or b'').decode()}: one parcel with a {message.body.decode()}")
+        consumer.ack(message.position)

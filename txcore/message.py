@@ -143,50 +143,51 @@ def validate_message(message: Message) -> None:
 
     Raises:
         MessageRejectedError: no Message, wrong types, empty topic, a reserved header, or a header that asks for delay;
-            `reason` is the field: `topic`, `body`, `key`, `headers` or `headers["name"]`.
+            `reason` is the field: `topic`, `body`, `key`, `headers`, `headers["name"]` or `check_policy`.
     """
     try:
         topic = message.topic
     except AttributeError:
-        text = f"a txcore.Message can be published, not {type(message).__name__}; nothing was sent"
+        text = f"message must be a txcore.Message, not {type(message).__name__}; nothing was sent"
         raise MessageRejectedError(text, reason="message") from None
     if not isinstance(topic, str) or not topic:
         raise _without_topic(topic)
     if not isinstance(message.body, bytes):
-        text = (
-            f"the body of a message for {topic!r} is bytes, not {type(message.body).__name__}; encode it first, as "
-            "Message.json does"
-        )
-        raise MessageRejectedError(text, topic=topic, reason="body")
+        raise _of_wrong_type(topic, "body", "bytes", message.body, "; encode it first, as Message.json does")
     if message.key is not None and not isinstance(message.key, bytes):
-        text = f"the key of a message for {topic!r} is bytes or None, not {type(message.key).__name__}"
-        raise MessageRejectedError(text, topic=topic, reason="key")
+        raise _of_wrong_type(topic, "key", "bytes or None", message.key)
     if message.headers:
         _validate_headers(topic, message.headers)
+    if message.check_policy is not None and not isinstance(message.check_policy, CheckPolicy):
+        raise _of_wrong_type(topic, "check_policy", "a txcore.CheckPolicy or None", message.check_policy)
 
 
 def _without_topic(topic: object) -> MessageRejectedError:
-    return MessageRejectedError(f"a message needs a topic, not {topic!r}", reason="topic")
+    return MessageRejectedError(f"Message.topic must be a name, not {topic!r}; nothing was sent", reason="topic")
+
+
+def _of_wrong_type(topic: str, field: str, noun: str, value: object, advice: str = "") -> MessageRejectedError:
+    text = f"Message.{field} must be {noun}, not {type(value).__name__} (for {topic!r}; nothing was sent){advice}"
+    return MessageRejectedError(text, topic=topic, reason=field)
 
 
 def _named(topic: str, headers: Mapping[str, HeaderValue]) -> Mapping[str, HeaderValue]:
     """Return *headers* if they are a mapping, and not pairs as some clients take them."""
     if not hasattr(headers, "items"):
-        text = f"headers of a message for {topic!r} are a mapping or None, not {type(headers).__name__}; use a dict"
-        raise MessageRejectedError(text, topic=topic, reason="headers")
+        raise _of_wrong_type(topic, "headers", "a mapping or None", headers, "; use a dict")
     return headers
 
 
 def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
     _named(topic, headers)
     if len(headers) > HEADER_COUNT_MAX:
-        text = f"headers of a message for {topic!r} are {len(headers)}; at most {HEADER_COUNT_MAX} are carried"
+        text = f"Message.headers for {topic!r} are {len(headers)}; at most {HEADER_COUNT_MAX} are carried"
         raise MessageRejectedError(text, topic=topic, reason="headers")
     for name, value in headers.items():
         if not isinstance(name, str) or not name:
-            raise _refused_header(topic, name, f"needs a name that is a text, not {name!r}")
+            raise _refused_header(topic, name, f"must have a name that is a text, not {name!r}")
         if not isinstance(value, str | bytes):
-            raise _refused_header(topic, name, f"is str or bytes, not {type(value).__name__}")
+            raise _refused_header(topic, name, f"must be str or bytes, not {type(value).__name__}")
         lowered = name.lower()
         if lowered.startswith(RESERVED_PREFIXES):
             raise _refused_header(topic, name, "is reserved; rename it")
@@ -197,4 +198,4 @@ def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
 
 def _refused_header(topic: str, name: object, why: str) -> MessageRejectedError:
     field = f'headers["{name}"]' if isinstance(name, str) else f"headers[{name!r}]"
-    return MessageRejectedError(f"{field} of a message for {topic!r} {why}", topic=topic, reason=field)
+    return MessageRejectedError(f"Message.{field} for {topic!r} {why}; nothing was sent", topic=topic, reason=field)

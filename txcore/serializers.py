@@ -36,8 +36,11 @@ def serialize(serializer: Serializer, topic: str, obj: Any) -> tuple[bytes, Mapp
         MessageRejectedError: the object cannot be encoded.
         NotSentError: the serializer failed for another reason.
     """
+    if not callable(serializer):
+        text = f"serializer must be a callable (topic, obj) -> (body, headers), not {type(serializer).__name__}"
+        raise MessageRejectedError(f"{text}; nothing was sent", topic=topic, reason="serializer")
     try:
-        body, headers = serializer(topic, obj)
+        made = serializer(topic, obj)
     except TxcoreError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -47,6 +50,10 @@ def serialize(serializer: Serializer, topic: str, obj: Any) -> tuple[bytes, Mapp
         kind = type(error).__name__
         text = f"the serializer of a message for {topic!r} failed: {kind}: {error}; nothing was sent, try again later"
         raise NotSentError(text, topic=topic) from error
+    if not isinstance(made, tuple) or len(made) != len(("body", "headers")):
+        text = f"a serializer must return (body, headers or None), not {type(made).__name__}; nothing was sent"
+        raise MessageRejectedError(text, topic=topic, reason="body")
+    body, headers = made
     return body, headers or {}
 
 

@@ -10,10 +10,12 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar, get_args, get_origin
 
+from txcore.fence import Fence
 from txcore.message_table import ModeName
+from txcore.port import Backend
 
 MODULES: Final = (
     "txcore",
@@ -22,9 +24,34 @@ MODULES: Final = (
     "txcore.integrations.fastapi",
     "txcore.integrations.django.transactions",
     "txcore.integrations.opentelemetry",
+    "txcore.fence",
     "txcore.port",
     "txcore.hookspecs",
 )
+#: Classes whose objects users receive and do not make; their constructors are not shown.
+RECEIVED: Final = {"Transaction", "AsyncTransaction", "Outgoing"}
+#: Members and names that are no promise to users, although another part of txcore calls them.
+HIDDEN: Final = {
+    # Run the protocol's steps for the producer's own transactions.
+    "TransactionProducer": {"run", "finish"},
+    "AsyncTransactionProducer": {"run", "finish"},
+    # Called by the integration itself, around the user's block.
+    "Outgoing": {"prepare", "release"},
+    # Return the folded logs to the commands and the console; the form of these follows the protocol.
+    "Operator": {
+        *("still_parked", "look", "watch", "search", "finished", "replay", "resume_journey", "ask", "follow"),
+    },
+    # The broker's side of `memory://`, called by its backend only.
+    "MemoryBroker": {
+        *("ensure_group", "unknown_group", "refusal", "append", "topic_refusal", "publish", "superseded", "fenced"),
+        *("append_ops", "store_checkpoint", "join", "leave", "rebalance", "given_up"),
+    },
+    "MemoryBackend": {"request"},
+    # A module's hook and descriptor, which the registry looks for; membership, which a checker asks its backend for.
+    "txcore.memory": {"GUARANTEES", "MemoryClaim", "txcore_open_backend"},
+}
+#: Ports, whose members are listed there only.
+PORTS: Final = (Backend, Fence)
 INTRODUCTION: Final = """# API
 
 Every public name with its signature and the first sentence of its docstring. `make api` writes this page, and a test
@@ -50,7 +77,7 @@ def page() -> str:
 def _module(name: str) -> Iterator[str]:
     module = importlib.import_module(name)
     yield from (f"## {name}", "", _sentence(module), "")
-    for each in _names(module):
+    for each in (each for each in _names(module) if each not in HIDDEN.get(name, ())):
         value = getattr(module, each)
         if inspect.isclass(value):
             yield from _class(each, value)
@@ -77,31 +104,51 @@ def _names(module: Any) -> list[str]:
 
 def _class(name: str, value: type[Any]) -> Iterator[str]:
     kind = value.__base__.__name__ if issubclass(value, Exception | enum.Enum) and value.__base__ else ""
-    made = f"({kind})" if kind else "" if getattr(value, "_is_protocol", False) else _signature(value)
+    is_received = name in RECEIVED or getattr(value, "_is_protocol", False)
+    made = f"({kind})" if kind else "" if is_received else _signature(value, _arguments(value))
     yield f"* class `{name}{made.removesuffix(' -> None')}`: {_sentence(value)}"
     if issubclass(value, enum.Enum):
         yield "  * " + ", ".join(f"`{member.name}`" for member in value)
-    seen = set()
+    seen = {*HIDDEN.get(name, ())}
+    for port in PORTS:
+        members = {each for each, member in vars(port).items() if inspect.isfunction(member) and each[0] != "_"}
+        if value is not port and not members - {*dir(value)}:
+            yield f"  * The members of the port `{port.__module__}.{port.__name__}`."
+            seen |= members
     for base in value.__mro__:
         for each, member in vars(base).items():
             if each.startswith("_") or each in seen or not base.__module__.startswith("txcore"):
                 continue
             seen.add(each)
-            bound = getattr(value, each)
+            bound, arguments = getattr(value, each), _arguments(value)
             if isinstance(member, property):
-                yield f"  * `{each}{_signature(member.fget).removeprefix('(self)')}`: {_sentence(member)}"
+                yield f"  * `{each}{_signature(member.fget, arguments).removeprefix('(self)')}`: {_sentence(member)}"
             elif inspect.isroutine(bound) and hasattr(bound, "__annotations__"):
                 prefix = "async " if inspect.iscoroutinefunction(bound) else ""
-                yield f"  * `{prefix}{each}{_signature(bound)}`: {_sentence(bound)}"
+                yield f"  * `{prefix}{each}{_signature(bound, arguments)}`: {_sentence(bound)}"
 
 
-def _signature(value: Any) -> str:
+def _arguments(value: type[Any]) -> dict[str, str]:
+    """Return the types that a class gives to the type variables of its bases."""
+    found = {}
+    for base in (base for each in value.__mro__ for base in vars(each).get("__orig_bases__", ())):
+        parameters = getattr(get_origin(base), "__parameters__", ())
+        found |= {
+            variable.__name__: repr(_annotation(argument))
+            for variable, argument in zip(parameters, get_args(base), strict=False)
+            if not isinstance(argument, TypeVar)
+        }
+    return found
+
+
+def _signature(value: Any, arguments: Mapping[str, str] | None = None) -> str:
     signature = inspect.signature(value)
     parameters = [
         each.replace(annotation=_annotation(each.annotation), default=_default(each.default))
         for each in signature.parameters.values()
     ]
-    return str(signature.replace(parameters=parameters, return_annotation=_annotation(signature.return_annotation)))
+    text = str(signature.replace(parameters=parameters, return_annotation=_annotation(signature.return_annotation)))
+    return re.sub(r"\w+", lambda word: (arguments or {}).get(word[0], word[0]), text)
 
 
 def _annotation(annotation: Any) -> Any:

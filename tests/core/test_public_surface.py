@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 import runpy
@@ -87,6 +88,19 @@ def test_the_api_page_is_that_of_the_code():
     """`docs/api.md` lists the API as it is: `make api` writes it, and its diff shows what a change means for users."""
     page = runpy.run_path(str(ROOT / "docs" / "site" / "api.py"))["page"]()
     assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page
+
+
+def test_only_existing_names_are_left_out_of_the_api_page():
+    """Each class and member that the page leaves out is there, so that the list holds no former name."""
+    made = runpy.run_path(str(ROOT / "docs" / "site" / "api.py"))
+    listed = {
+        name: getattr(module, name) for module in map(importlib.import_module, made["MODULES"]) for name in dir(module)
+    }
+    listed |= {name: importlib.import_module(name) for name in made["MODULES"]}
+    assert [] == [name for name in [*made["RECEIVED"], *made["HIDDEN"]] if name not in listed]
+    assert [] == [
+        (name, each) for name in made["HIDDEN"] for each in made["HIDDEN"][name] if not hasattr(listed[name], each)
+    ]
 
 
 def test_every_package_has_its_types():

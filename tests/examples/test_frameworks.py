@@ -67,15 +67,15 @@ class SessionOrder(Example):
     preload = (*Example.preload, "txcore.integrations.session")
 
     def shop(self, place):
-        return self.imported("orders").Shop(place.broker, place.database)
+        return self.imported("orders").open_shop(place.broker, place.database)
 
     def make(self, place):
-        self.shop(place).close()
+        with self.shop(place):
+            pass
 
     def run(self, place):
-        shop = self.shop(place)
-        shop.place_order("tea")
-        shop.close()
+        with self.shop(place) as shop:
+            shop.place_order("tea")
 
 
 class FastapiOrder(Example):

@@ -51,6 +51,7 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
     `TransactionProducer` does.
     """
 
+    _listener_type = AsyncTransactionListener
     _has_joined = False
     _asking: asyncio.Future[None] | None = None
     _under_way_count = 0

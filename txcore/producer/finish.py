@@ -128,7 +128,11 @@ def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
     if reading.answer is FenceAnswer.ROLLBACK:
         return None
     if reading.answer in _COMMITTED:
-        return EndResult(EndState.CONFLICT, identity, TransactionStateError("the local transaction is committed"))
+        return EndResult(
+            EndState.CONFLICT,
+            identity,
+            TransactionStateError("the database committed the local transaction; it cannot be rolled back"),
+        )
     return EndResult(EndState.UNKNOWN, identity, _no_answer(reading))
 
 

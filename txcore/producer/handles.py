@@ -48,6 +48,8 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
         UsageError: the handle is damaged, or of another group.
     """
     try:
+        if not isinstance(handle, str):
+            raise UsageError(f"a handle is the text that `handle()` returned, not {type(handle).__name__}")
         raw = base64.urlsafe_b64decode(handle.encode("ascii"))
         if binascii.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
             raise UsageError("this is no transaction handle: it is damaged")

@@ -259,7 +259,8 @@ def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
     transaction.notice = FenceMisuseError(
         "the listener answered COMMIT without transaction.fence(connection) in its database transaction. The message "
         "is sent all the same; had the process died before, only the answer of check_local_transaction could have "
-        "shown that it was committed. Call transaction.fence(connection) first, in each transaction that commits"
+        "shown that the database committed. Call transaction.fence(connection) first, in each transaction that "
+        "commits; an AsyncTransactionListener awaits it, else it inserts nothing"
     )
     if context.forgot_fence is not None:
         context.forgot_fence(transaction.transaction_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from txcore import ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
@@ -115,8 +115,11 @@ class ProducerBase(Generic[ListenerT]):
     """The settings of a producer, the same for both kinds; see `TransactionProducer`.
 
     Raises:
-        ConfigError: no group name, an immunity that the backend's delivery time exceeds, or a mode that needs a fence.
+        ConfigError: an argument is of a wrong type or out of range, an immunity that the backend's delivery time
+            exceeds, or a mode that needs a fence; `key` names it.
     """
+
+    _listener_type: ClassVar[type[Listener[Any, Any]]]
 
     def __init__(
         self,
@@ -135,11 +138,11 @@ class ProducerBase(Generic[ListenerT]):
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        if not group:
-            raise ConfigError("a producer needs a group", key="group")
-        if listener is not None and not isinstance(listener, Listener):
-            text = f"{type(listener).__name__} must derive from TransactionListener, or from AsyncTransactionListener"
-            raise ConfigError(text, key="listener")
+        ranges.require_place(backend, group, fence, plugins)
+        if listener is not None:
+            ranges.require_listener(listener, self._listener_type, type(self).__name__)
+        if partition_count is not None:
+            ranges.require("partition_count", partition_count, int, 1)
         chosen = _mode(mode, fence)
         clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
         capabilities = backend.capabilities
@@ -234,6 +237,8 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         BackendTimeoutError, BackendUnavailableError: the broker does not answer; modes auto and table do without.
     """
 
+    _listener_type = TransactionListener
+
     def __init__(
         self,
         backend: Backend,
@@ -258,6 +263,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
                 "SqlFence(create_engine(…)) of the same database, or use AsyncTransactionProducer",
                 key="fence",
             )
+        ranges.require("busy_timeout_s", busy_timeout_s, float, 0)
         super().__init__(
             backend,
             group,

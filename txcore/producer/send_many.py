@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any, Final
 
+from txcore.errors import UsageError
 from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.port import Backend
@@ -42,7 +43,7 @@ def send_many(
             taken = [*itertools.islice(pending, count)]
             if not taken:
                 return
-            some = [Sending(begin(context, len(taken)), message, arg) for message, arg in taken]
+            some = [Sending(begin(context, len(taken)), *_pair(each)) for each in taken]
             window.begun(len(some))
             ended.append([])
             loop.spawn(send(some, ended[-1]))
@@ -86,6 +87,17 @@ class _Window:
         """Note that *count* have ended."""
         self._under_way_count -= count
         self._ended_count += count
+
+
+def _pair(item: tuple[Message, Any]) -> tuple[Message, Any]:
+    try:
+        message, arg = item
+    except (TypeError, ValueError):
+        text = (
+            f"send_many takes pairs (message, arg), not {type(item).__name__}; of this and later ones nothing was sent"
+        )
+        raise UsageError(text) from None
+    return message, arg
 
 
 def _unsent(sending: Sending) -> TransactionSendResult:

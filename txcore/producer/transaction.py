@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from txcore import wire
+from txcore import ranges, wire
 from txcore.clock import Clock
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
@@ -209,8 +209,9 @@ def require_room(policy: CheckPolicy, margin_s: float) -> None:
     """Refuse an immunity that leaves a producer no time.
 
     Raises:
-        ConfigError: `immunity_s` is not longer than *margin_s*.
+        ConfigError: `immunity_s` is not longer than *margin_s*, or *policy* is no policy.
     """
+    ranges.require_type("policy", policy, CheckPolicy, "a txcore.CheckPolicy")
     if policy.immunity_s <= margin_s:
         raise ConfigError(
             f"immunity_s is {policy.immunity_s:g} but this backend may take {margin_s:g} s to deliver; "

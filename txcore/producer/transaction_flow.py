@@ -280,8 +280,8 @@ def appended(transaction: LocalTransaction, outcome: Outcome, began_s: float) ->
     identity = transaction.transaction_id
     if outcome.status is Status.UNKNOWN:
         raise HalfUnknownError(
-            f"no certain answer to the half of {id_text(identity)}: it may be stored; do not commit, "
-            "the check rolls it back",
+            f"no certain answer to the half of {id_text(identity)}: it may be stored; roll the database "
+            "back, and the check drops the half",
             transaction_id=identity,
         ) from outcome.error
     if isinstance(outcome.error, MessageRejectedError) or type(outcome.error) is UsageError:

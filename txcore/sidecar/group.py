@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -179,14 +180,15 @@ class GroupRunner:
             self.figures.halves += 0 if self._checker is None else self._checker_halves()
             self._checker = None
         relay, self._relay = self._relay, None
-        if relay is not None:
-            relay.close(self.plan.checker.shutdown_s)
         answers, self._answers = self._answers, None
         backend, self._backend = self._backend, None
-        if answers is not None:
-            answers.close()
-        if backend is not None:
-            self._resources.give_back_backend(self.plan.backend_url)
+        with ExitStack() as closing:  # from the last to the first, also when one of them fails
+            if backend is not None:
+                closing.callback(self._resources.give_back_backend, self.plan.backend_url)
+            if answers is not None:
+                closing.callback(answers.close)
+            if relay is not None:
+                closing.callback(relay.close, self.plan.checker.shutdown_s)
 
     def _wait(self, reason: str, pause_s: float) -> None:
         is_news = reason != self._reason

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
@@ -110,6 +110,14 @@ class SqliteConsumer:
         if not is_stored:
             self._next = None
         return is_stored
+
+    def __enter__(self) -> Self:
+        """Return this consumer, which is open already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close; see `close`."""
+        self.close()
 
     def close(self) -> None:
         """Let another consumer of the group take over at once; idempotent."""

@@ -26,6 +26,7 @@ REJECTED = {
         Message("t", b"", headers={"__STARTDELIVERTIME": "5"}),
         'headers["__STARTDELIVERTIME"]',
     ),
+    "a number as policy": (Message("t", b"", check_policy=6.0), "check_policy"),
     "a schedule": (Message("t", b"", headers={"x-schedule": "5"}), 'headers["x-schedule"]'),
 }
 

@@ -112,8 +112,16 @@ def test_a_wrong_field_is_named_where_the_message_is_made(arguments, field):
 
 def test_a_serializer_must_make_bytes():
     """A serializer that returns a text is found in the call that uses it."""
-    with pytest.raises(MessageRejectedError, match="is bytes, not str"):
+    with pytest.raises(MessageRejectedError, match=r"^Message\.body must be bytes, not str"):
         Message.of("t", 1, serializer=lambda _, obj: (str(obj), None))
+
+
+@pytest.mark.parametrize(("serializer", "field"), [(None, "serializer"), (lambda _, obj: str(obj), "body")])
+def test_a_serializer_of_another_form_is_named(serializer, field):
+    """An object that is no callable, or that returns the body alone, is the program's mistake."""
+    with pytest.raises(MessageRejectedError, match=r"^(a )?serializer must .*, not \w+; nothing was sent$") as caught:
+        Message.of("t", 12, serializer=serializer)
+    assert field == caught.value.reason
 
 
 @pytest.mark.parametrize(("raised", "error"), [(KeyError("n"), MessageRejectedError), (OSError("down"), NotSentError)])
