@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from txcore.message_table import ModeName
+from txcore.testing.dying import Step
 
 MODULES: Final = (
     "txcore",
+    "txcore.testing",
     "txcore.memory",
     "txcore.integrations.session",
     "txcore.integrations.fastapi",
@@ -76,7 +78,7 @@ def _names(module: Any) -> list[str]:
 
 
 def _class(name: str, value: type[Any]) -> Iterator[str]:
-    kind = value.__base__.__name__ if issubclass(value, Exception | enum.Enum) and value.__base__ else ""
+    kind = value.__base__.__name__ if issubclass(value, BaseException | enum.Enum) and value.__base__ else ""
     made = f"({kind})" if kind else "" if getattr(value, "_is_protocol", False) else _signature(value)
     yield f"* class `{name}{made.removesuffix(' -> None')}`: {_sentence(value)}"
     if issubclass(value, enum.Enum):
@@ -108,7 +110,7 @@ def _annotation(annotation: Any) -> Any:
     if annotation is inspect.Parameter.empty:
         return annotation
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    text = text.replace("ModeName", str(ModeName))
+    text = text.replace("ModeName", str(ModeName)).replace("Step", str(Step))
     return _Text(re.sub(r"\b(?:\w+\.)+(?=\w)", "", text))
 
 
