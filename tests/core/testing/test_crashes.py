@@ -7,8 +7,10 @@ import asyncio
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import sessionmaker
 
 import txcore
+from txcore.integrations.session import SessionPublisher
 from txcore.memory import KAFKA_LIKE
 from txcore.testing import Kit, ProcessDied
 from txcore.wire import HEADER_ID
@@ -189,3 +191,16 @@ def test_asyncio_listener_is_awaited(kit):
 
     asyncio.run(run())
     kit.assert_published("orders.created", body="x", count=1)
+
+
+@pytest.mark.parametrize(("step", "orders"), [("half", []), ("database commit", ["tea"])])
+def test_session_dies_in_the_same_way(kit, shop, step, orders):
+    """SQLAlchemy's Session prepares before its COMMIT and publishes after it; both are steps."""
+    sessions, publisher = sessionmaker(shop.engine), SessionPublisher(kit.producer("shop", fence=shop.fence))
+    publisher.watch(sessions)
+    with kit.crash_after(step), sessions() as session:
+        shop.insert(session)
+        publisher.publish(session, txcore.Message("orders.created", b"tea"))
+        session.commit()
+    kit.drain()
+    assert orders == shop.orders() == [each.body.decode() for each in kit.published("orders.created")]
