@@ -16,9 +16,11 @@ from typing import Any, Final, TypeVar, get_args, get_origin
 from txcore.fence import Fence
 from txcore.message_table import ModeName
 from txcore.port import Backend
+from txcore.testing.dying import Step
 
 MODULES: Final = (
     "txcore",
+    "txcore.testing",
     "txcore.memory",
     "txcore.integrations.session",
     "txcore.integrations.fastapi",
@@ -103,7 +105,7 @@ def _names(module: Any) -> list[str]:
 
 
 def _class(name: str, value: type[Any]) -> Iterator[str]:
-    kind = value.__base__.__name__ if issubclass(value, Exception | enum.Enum) and value.__base__ else ""
+    kind = value.__base__.__name__ if issubclass(value, BaseException | enum.Enum) and value.__base__ else ""
     is_received = name in RECEIVED or getattr(value, "_is_protocol", False)
     made = f"({kind})" if kind else "" if is_received else _signature(value, _arguments(value))
     yield f"* class `{name}{made.removesuffix(' -> None')}`: {_sentence(value)}"
@@ -155,7 +157,7 @@ def _annotation(annotation: Any) -> Any:
     if annotation is inspect.Parameter.empty:
         return annotation
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    text = text.replace("ModeName", str(ModeName))
+    text = text.replace("ModeName", str(ModeName)).replace("Step", str(Step))
     return _Text(re.sub(r"\b(?:\w+\.)+(?=\w)", "", text))
 
 

@@ -39,6 +39,7 @@ from txcore import (
 from txcore.history.journey import Journey
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.port import Backend
+from txcore.testing import DrainReport, Kit
 
 engine = sqlalchemy.create_engine("sqlite:///shop.db")
 fence = SqlFence(engine)
@@ -218,3 +219,19 @@ def by_the_message_table() -> None:
     assert_type(relay.stop(), bool)
     assert_type(relay.stats(), RelayStats)
     assert_type(relay.resume(tx.transaction_id), int)
+
+
+async def in_a_test(kit: Kit) -> None:
+    """Use the test kit with the types of its results."""
+    assert_type(kit.producer("shop", fence=fence, mode="table"), TransactionProducer)
+    assert_type(kit.async_producer("shop", listener=AsyncListener()), AsyncTransactionProducer)
+    assert_type(kit.checker("shop", listener=Listener()).run_once(), CheckReport)
+    assert_type(kit.relay("shop", engine), Relay)
+    with kit.crash_before("database commit"):
+        kit.crash_after("commit")  # type: ignore[arg-type]
+    kit.clock.advance(6)
+    assert_type(kit.drain(), DrainReport)
+    assert_type(await kit.drain_async(), DrainReport)
+    assert_type(kit.assert_published("t", body="x", value={"order": 1}, key=b"1", headers={"a": "b"}), list[Message])
+    kit.assert_not_published("t")
+    assert_type(kit.backend, MemoryBackend)

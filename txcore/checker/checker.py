@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from txcore import ranges
@@ -19,7 +19,7 @@ from txcore.fence import Fence
 from txcore.lifecycle import RunningInside
 from txcore.listener import CheckListener
 from txcore.message import CheckPolicy
-from txcore.port import Backend
+from txcore.port import Backend, Claim
 from txcore.records import ClaimEvent, ClaimEventKind
 from txcore.runtime import instrumentation as names
 from txcore.runtime.call_pool import CallPool
@@ -248,22 +248,27 @@ class Checker(RunningInside):
         membership, loop = self._membership, self._membership.loop
         before = membership.context.counts.copy()
         deadline_s = loop.clock.elapsed_s() + timeout_s
-        membership.poll()
-        for owner in membership.owners.values():
-            owner.begin_sweep()
-        while not membership.owners or any(owner.is_sweeping for owner in membership.owners.values()):
+        for _ in self._sweep(membership):
             if loop.clock.elapsed_s() > deadline_s:
                 raise BackendTimeoutError(f"group {self._group!r} was not swept within {timeout_s:g} s")
-            known = set(membership.owners)
-            loop.turn()
-            for partition, owner in membership.owners.items():
-                if partition not in known:
-                    owner.begin_sweep()
             loop.wait()
         done = membership.context.counts - before
         pending = sum(owner.tenure.state.pending_count for owner in membership.owners.values())
         blocked = sum(bool(owner.tenure.blocked) for owner in membership.owners.values())
         return CheckReport(len(membership.owners), done["commit"], done["rollback"], done["parked"], pending, blocked)
+
+    def _sweep(self, membership: Membership) -> Iterator[None]:
+        """Judge every half that is due now; yields each time when the loop has nothing more to do at once."""
+        membership.poll()
+        for owner in membership.owners.values():
+            owner.begin_sweep()
+        while not membership.owners or any(owner.is_sweeping for owner in membership.owners.values()):
+            known = set(membership.owners)
+            membership.loop.turn()
+            for partition, owner in membership.owners.items():
+                if partition not in known:
+                    owner.begin_sweep()
+            yield
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -297,9 +302,12 @@ class Checker(RunningInside):
         self._pool = CallPool(self._limits.calls_max, event_loop=self._event_loop)  # `stop` closed the last one.
         context = self._context_with(claim=claim)
         self._counts = context.counts
-        loop = Loop(self._backend, context.clock, claim=claim, pool=self._pool)
+        loop = self._loop(context.clock, claim)
         self._membership = Membership(context, loop)
         loop.spawn(self._membership.run(), self._membership.ended)
+
+    def _loop(self, clock: Clock, claim: Claim) -> Loop:
+        return Loop(self._backend, clock, claim=claim, pool=self._pool)
 
     def _leave(self, timeout_s: float) -> None:
         membership, self._membership = self._membership, None

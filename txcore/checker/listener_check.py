@@ -29,7 +29,13 @@ def ask(tenure: Tenure, pending: Pending) -> Flow[None]:
     listener = next((each for each in context.listeners if _takes(each, topics)), None)
     if listener is None:
         reason = NO_ROW_REASON if pending.terms.asks_fence else NO_LISTENER_REASON
-        context.report.event(names.CHECK_WRONG_LISTENER, group=context.group, topics=sorted(topics), reason=reason)
+        context.report.event(
+            names.CHECK_WRONG_LISTENER,
+            group=context.group,
+            topics=sorted(topics),
+            reason=reason,
+            transaction_id=identity,
+        )
         retry_backoff.put_off(tenure, pending)
         return
     messages = tuple(Message(m.topic, m.body, m.key, m.headers) for m in half.messages)
