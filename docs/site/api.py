@@ -10,13 +10,15 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Generic, get_args, get_origin
 
 from txcore.message_table import ModeName
 
 MODULES: Final = (
     "txcore",
+    "txcore.connections",
     "txcore.memory",
     "txcore.integrations.session",
     "txcore.integrations.fastapi",
@@ -56,6 +58,8 @@ def _module(name: str) -> Iterator[str]:
             yield from _class(each, value)
         elif inspect.isroutine(value):
             yield f"* `{each}{_signature(value)}`: {_sentence(value)}"
+        elif name == "txcore.connections":
+            yield f"* `{each} = {value}`"
         else:
             yield f"* `{each}: {type(value).__name__}`"
     yield ""
@@ -77,7 +81,8 @@ def _names(module: Any) -> list[str]:
 
 def _class(name: str, value: type[Any]) -> Iterator[str]:
     kind = value.__base__.__name__ if issubclass(value, Exception | enum.Enum) and value.__base__ else ""
-    made = f"({kind})" if kind else "" if getattr(value, "_is_protocol", False) else _signature(value)
+    chosen = _chosen(value)
+    made = f"({kind})" if kind else "" if getattr(value, "_is_protocol", False) else _signature(value, chosen)
     yield f"* class `{name}{made.removesuffix(' -> None')}`: {_sentence(value)}"
     if issubclass(value, enum.Enum):
         yield "  * " + ", ".join(f"`{member.name}`" for member in value)
@@ -89,19 +94,30 @@ def _class(name: str, value: type[Any]) -> Iterator[str]:
             seen.add(each)
             bound = getattr(value, each)
             if isinstance(member, property):
-                yield f"  * `{each}{_signature(member.fget).removeprefix('(self)')}`: {_sentence(member)}"
+                yield f"  * `{each}{_signature(member.fget, chosen).removeprefix('(self)')}`: {_sentence(member)}"
             elif inspect.isroutine(bound) and hasattr(bound, "__annotations__"):
                 prefix = "async " if inspect.iscoroutinefunction(bound) else ""
-                yield f"  * `{prefix}{each}{_signature(bound)}`: {_sentence(bound)}"
+                yield f"  * `{prefix}{each}{_signature(bound, chosen)}`: {_sentence(bound)}"
 
 
-def _signature(value: Any) -> str:
+def _chosen(value: type[Any]) -> dict[str, str]:
+    """Return the types that a class gives to the parameters of its generic bases."""
+    bases = [base for base in getattr(value, "__orig_bases__", ()) if get_origin(base) not in {None, Generic}]
+    return {
+        parameter.__name__: getattr(argument, "__forward_arg__", None) or str(_annotation(argument))
+        for base in bases
+        for parameter, argument in zip(getattr(get_origin(base), "__parameters__", ()), get_args(base), strict=False)
+    }
+
+
+def _signature(value: Any, chosen: Mapping[str, str] = MappingProxyType({})) -> str:
     signature = inspect.signature(value)
     parameters = [
         each.replace(annotation=_annotation(each.annotation), default=_default(each.default))
         for each in signature.parameters.values()
     ]
-    return str(signature.replace(parameters=parameters, return_annotation=_annotation(signature.return_annotation)))
+    text = str(signature.replace(parameters=parameters, return_annotation=_annotation(signature.return_annotation)))
+    return re.sub(r"\w+", lambda word: chosen.get(word[0], word[0]), text)
 
 
 def _annotation(annotation: Any) -> Any:
