@@ -125,8 +125,8 @@ def database_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
     async def measure() -> Sample:
         engine = place.async_engine(task_count)
         try:
-            fence = txcore.SqlFence(engine)
-            await fence.create()  # an asynchronous engine: it is awaitable
+            fence = txcore.AsyncSqlFence(engine)
+            await fence.create()
             producer = _async_producer(place, fence=fence)
 
             async def call() -> None:

@@ -56,12 +56,14 @@ from txcore.results import EndResult, EndState, TransactionSendResult
 from txcore.serializers import Serializer
 
 if TYPE_CHECKING:
-    from txcore.inbox import Inbox
+    from txcore.inbox import AsyncInbox, Inbox
     from txcore.outbox.relay import Relay, RelayLimits, RelayStats
-    from txcore.sqlfence import SqlFence
+    from txcore.sqlfence import AsyncSqlFence, SqlFence
 
 __all__ = [
+    "AsyncInbox",
     "AsyncListenerTransaction",
+    "AsyncSqlFence",
     "AsyncTransaction",
     "AsyncTransactionListener",
     "AsyncTransactionProducer",
@@ -131,18 +133,18 @@ logging.getLogger("txcore").addHandler(logging.NullHandler())
 
 def __getattr__(name: str) -> Any:
     """Import the names that need SQLAlchemy, and the version, only on first access."""
-    if name == "SqlFence":
-        from txcore.sqlfence import SqlFence
+    if name in {"AsyncSqlFence", "SqlFence"}:
+        from txcore import sqlfence
 
-        return SqlFence
+        return getattr(sqlfence, name)
     if name in {"Relay", "RelayLimits", "RelayStats"}:
         from txcore.outbox import relay
 
         return getattr(relay, name)
-    if name == "Inbox":
-        from txcore.inbox import Inbox
+    if name in {"AsyncInbox", "Inbox"}:
+        from txcore import inbox
 
-        return Inbox
+        return getattr(inbox, name)
     if name == "__version__":
         from importlib.metadata import version
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.message import LocalTransactionState, Message
 
 TransactionT_contra = TypeVar("TransactionT_contra", contravariant=True)
@@ -23,7 +24,7 @@ class ListenerTransaction(Protocol):
     def transaction_id(self) -> bytes:
         """The 16 bytes that identify this transaction everywhere."""
 
-    def fence(self, connection: Any) -> None:
+    def fence(self, connection: DatabaseConnection) -> None:
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
 
         Call it first in that transaction. From then on, refused or not, only a committed row publishes.
@@ -41,7 +42,7 @@ class AsyncListenerTransaction(Protocol):
     def transaction_id(self) -> bytes:
         """See `ListenerTransaction.transaction_id`."""
 
-    async def fence(self, connection: Any) -> None:
+    async def fence(self, connection: AsyncDatabaseConnection) -> None:
         """See `ListenerTransaction.fence`; a fence that is not awaited inserts nothing."""
 
 

@@ -11,7 +11,8 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeVar, get_args, get_origin
+from types import MappingProxyType
+from typing import Any, Final, Generic, get_args, get_origin
 
 from txcore.fence import Fence
 from txcore.message_table import ModeName
@@ -21,6 +22,7 @@ from txcore.testing.dying import Step
 MODULES: Final = (
     "txcore",
     "txcore.testing",
+    "txcore.connections",
     "txcore.memory",
     "txcore.integrations.session",
     "txcore.integrations.fastapi",
@@ -85,6 +87,8 @@ def _module(name: str) -> Iterator[str]:
             yield from _class(each, value)
         elif inspect.isroutine(value):
             yield f"* `{each}{_signature(value)}`: {_sentence(value)}"
+        elif name == "txcore.connections":
+            yield f"* `{each} = {value}`"
         else:
             yield f"* `{each}: {type(value).__name__}`"
     yield ""
@@ -107,7 +111,7 @@ def _names(module: Any) -> list[str]:
 def _class(name: str, value: type[Any]) -> Iterator[str]:
     kind = value.__base__.__name__ if issubclass(value, BaseException | enum.Enum) and value.__base__ else ""
     is_received = name in RECEIVED or getattr(value, "_is_protocol", False)
-    made = f"({kind})" if kind else "" if is_received else _signature(value, _arguments(value))
+    made = f"({kind})" if kind else "" if is_received else _signature(value, _chosen(value))
     yield f"* class `{name}{made.removesuffix(' -> None')}`: {_sentence(value)}"
     if issubclass(value, enum.Enum):
         yield "  * " + ", ".join(f"`{member.name}`" for member in value)
@@ -122,35 +126,32 @@ def _class(name: str, value: type[Any]) -> Iterator[str]:
             if each.startswith("_") or each in seen or not base.__module__.startswith("txcore"):
                 continue
             seen.add(each)
-            bound, arguments = getattr(value, each), _arguments(value)
+            bound, chosen = getattr(value, each), _chosen(value)
             if isinstance(member, property):
-                yield f"  * `{each}{_signature(member.fget, arguments).removeprefix('(self)')}`: {_sentence(member)}"
+                yield f"  * `{each}{_signature(member.fget, chosen).removeprefix('(self)')}`: {_sentence(member)}"
             elif inspect.isroutine(bound) and hasattr(bound, "__annotations__"):
                 prefix = "async " if inspect.iscoroutinefunction(bound) else ""
-                yield f"  * `{prefix}{each}{_signature(bound, arguments)}`: {_sentence(bound)}"
+                yield f"  * `{prefix}{each}{_signature(bound, chosen)}`: {_sentence(bound)}"
 
 
-def _arguments(value: type[Any]) -> dict[str, str]:
-    """Return the types that a class gives to the type variables of its bases."""
-    found = {}
-    for base in (base for each in value.__mro__ for base in vars(each).get("__orig_bases__", ())):
-        parameters = getattr(get_origin(base), "__parameters__", ())
-        found |= {
-            variable.__name__: repr(_annotation(argument))
-            for variable, argument in zip(parameters, get_args(base), strict=False)
-            if not isinstance(argument, TypeVar)
-        }
-    return found
+def _chosen(value: type[Any]) -> dict[str, str]:
+    """Return the types that a class gives to the parameters of its generic bases."""
+    bases = [base for base in getattr(value, "__orig_bases__", ()) if get_origin(base) not in {None, Generic}]
+    return {
+        parameter.__name__: getattr(argument, "__forward_arg__", None) or str(_annotation(argument))
+        for base in bases
+        for parameter, argument in zip(getattr(get_origin(base), "__parameters__", ()), get_args(base), strict=False)
+    }
 
 
-def _signature(value: Any, arguments: Mapping[str, str] | None = None) -> str:
+def _signature(value: Any, chosen: Mapping[str, str] = MappingProxyType({})) -> str:
     signature = inspect.signature(value)
     parameters = [
         each.replace(annotation=_annotation(each.annotation), default=_default(each.default))
         for each in signature.parameters.values()
     ]
     text = str(signature.replace(parameters=parameters, return_annotation=_annotation(signature.return_annotation)))
-    return re.sub(r"\w+", lambda word: (arguments or {}).get(word[0], word[0]), text)
+    return re.sub(r"\w+", lambda word: chosen.get(word[0], word[0]), text)
 
 
 def _annotation(annotation: Any) -> Any:

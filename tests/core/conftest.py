@@ -29,6 +29,8 @@ class Counting:
 class HandFence:
     """A fence whose answers the test sets; flows only name its methods."""
 
+    is_async = False
+
     def __init__(self) -> None:
         self.open = False
         self.answer = FenceAnswer.COMMIT

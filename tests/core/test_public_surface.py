@@ -31,7 +31,7 @@ transaction = producer.begin()
 transaction.publish(txcore.Message("t", b"x"))
 transaction.prepare()
 assert transaction.commit().state is txcore.EndState.ACCEPTED
-for name in ("SqlFence", "Inbox"):
+for name in ("SqlFence", "AsyncSqlFence", "Inbox", "AsyncInbox", "Relay"):
     try:
         getattr(txcore, name)
     except txcore.BackendNotInstalledError as error:
@@ -140,15 +140,14 @@ def test_the_events_are_documented():
 
 
 def test_the_core_needs_no_extra():
-    """Without SQLAlchemy everything works but the two names that need it, and they name the extra."""
+    """Without SQLAlchemy everything works but the names that need it, and they name the extra."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SQLALCHEMY], capture_output=True, text=True, timeout=60, check=False
     )
     assert "" == done.stderr
-    assert [
-        'SqlFence needs SQLAlchemy; install it with: pip install "txcore[sql]"',
-        'Inbox needs SQLAlchemy; install it with: pip install "txcore[sql]"',
-    ] == [line.replace("'", "") for line in done.stdout.splitlines()]
+    remedy = 'needs SQLAlchemy; install it with: pip install "txcore[sql]"'
+    needing = ("SqlFence", "SqlFence", "Inbox", "Inbox", "Relay")
+    assert [f"'{name}' {remedy}" for name in needing] == done.stdout.splitlines()
 
 
 def test_the_asynchronous_facade_holds_no_protocol():

@@ -110,7 +110,10 @@ def test_alembic_sees_no_difference_after_create(world):
     """Autogenerate compares types too."""
     inbox = Inbox(world.engine, table=f"made_{world.number}")
     inbox.create()
-    for target in (SqlFence.metadata(world.kind, world.fence_table), Inbox.metadata(world.kind, inbox.table)):
+    for target in (
+        SqlFence.metadata(world.kind, table=world.fence_table),
+        Inbox.metadata(world.kind, table=inbox.table),
+    ):
         with world.engine.connect() as connection:
             assert [] == compare_metadata(migrating(connection, target.tables), target)
 
@@ -118,7 +121,7 @@ def test_alembic_sees_no_difference_after_create(world):
 def test_generated_migration_and_ddl_make_a_fence(world):
     """A generated migration makes the tables, and the statements of `ddl` after it the meta row."""
     table = f"generated_{world.number}"
-    target = SqlFence.metadata(world.kind, table)
+    target = SqlFence.metadata(world.kind, table=table)
     with world.engine.begin() as connection:
         context = migrating(connection, target.tables)
         run_migration(context, target)
@@ -126,7 +129,7 @@ def test_generated_migration_and_ddl_make_a_fence(world):
     with pytest.raises(UsageError, match=r"has no row; run create\(\), or the statements of ddl\(\)"):
         fence.begin(None, world.new_id(), "orders")
     with world.engine.begin() as connection:
-        for statement in SqlFence.ddl(world.kind, table):
+        for statement in SqlFence.ddl(world.kind, table=table):
             Operations(migrating(connection, target.tables)).execute(statement)
     assert works(world, fence)
     assert catalogue(world.engine, world.fence_table, "t") == catalogue(world.engine, table, "t")
@@ -149,11 +152,11 @@ def test_alembic_upgrades_schema_version_1(world):
             connection.execute(text(f"ALTER TABLE {meta} DROP COLUMN {column}"))
         connection.execute(text(f"UPDATE {meta} SET schema_version = 1"))
     world.engine.dispose()
-    target = SqlFence.metadata(world.kind, world.fence_table)
+    target = SqlFence.metadata(world.kind, table=world.fence_table)
     with world.engine.begin() as connection:
         context = migrating(connection, target.tables)
         run_migration(context, target)
-        for statement in SqlFence.ddl(world.kind, world.fence_table):
+        for statement in SqlFence.ddl(world.kind, table=world.fence_table):
             Operations(context).execute(statement)
     assert 2 == meta_row(world.engine, world.fence_table)[0].schema_version
     fence = world.new_fence()
@@ -169,6 +172,6 @@ def test_a_name_or_dialect_that_does_not_fit_is_refused():
     with pytest.raises(FenceMisuseError, match="oracle"):
         SqlFence.ddl("oracle")
     with pytest.raises(ConfigError, match="plain table name"):
-        Inbox.ddl("postgresql", "no name")
-    assert isinstance(SqlFence.metadata("postgresql", "shop.tx"), MetaData)
-    assert "CREATE TABLE IF NOT EXISTS shop.tx (" in SqlFence.ddl("postgresql", "shop.tx")[0]
+        Inbox.ddl("postgresql", table="no name")
+    assert isinstance(SqlFence.metadata("postgresql", table="shop.tx"), MetaData)
+    assert "CREATE TABLE IF NOT EXISTS shop.tx (" in SqlFence.ddl("postgresql", table="shop.tx")[0]

@@ -18,7 +18,7 @@ from txcore.errors import CommitUnknownError, FenceMisuseError, NotSentError, Tr
 from txcore.fence import FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import LogKind
-from txcore.sqlfence import SqlFence
+from txcore.sqlfence import AsyncSqlFence, SqlFence
 
 GROUP = "orders"
 SOON = txcore.CheckPolicy(immunity_s=2.1, interval_s=0.1)
@@ -265,7 +265,7 @@ def test_asynchronous_listener_is_believed_by_its_row(tmp_path, shop, awaits, st
 
     async def run():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
 
         class Forgetful(txcore.AsyncTransactionListener):
@@ -373,7 +373,7 @@ def test_busy_commit_on_sqlite_with_asyncio(tmp_path, shop):
 
     async def run():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", connect_args={"timeout": 0.1})
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
         reader = _busy_at_commit(tmp_path / "shop.db")
         producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
@@ -561,7 +561,7 @@ def test_caller_of_asyncio_that_still_holds_its_connection_needs_no_other_one(tm
         engine = create_async_engine(
             f"sqlite+aiosqlite:///{tmp_path}/shop.db", pool_size=1, max_overflow=0, pool_timeout=0.05
         )
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
         producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
         transaction = producer.begin()

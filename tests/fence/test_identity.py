@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-import warnings
 
 import psycopg
 import pytest
@@ -19,7 +17,7 @@ from txcore.errors import BackendUnavailableError, ConfigError, UsageError, Wron
 from txcore.fence import NO_DATABASE, FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, OpKind
-from txcore.sqlfence import SqlFence
+from txcore.sqlfence import AsyncSqlFence, SqlFence
 from txcore.sqlfence.identity import Adoption, Database
 
 GROUP = "orders"
@@ -526,13 +524,13 @@ def test_role_that_may_not_ask_for_the_server_adopts_and_keeps_what_is_known_of_
 
 
 def test_asynchronous_fence_knows_its_database_too(sqlite):
-    """A fence on an AsyncEngine compares the identity of its database like a blocking one."""
+    """An asynchronous fence compares the identity of its database like a blocking one."""
     foreign = other_schema(sqlite)
 
     async def run():
         engine = create_async_engine(sqlite.url.replace("sqlite:", "sqlite+aiosqlite:"))
         try:
-            fence = SqlFence(engine, table=sqlite.fence_table)
+            fence = AsyncSqlFence(engine, table=sqlite.fence_table)
             assert fence.known_database() is None
             mine = await fence.read_database()
             assert mine == sqlite.fence.identity().current == fence.known_database()
@@ -558,31 +556,9 @@ def test_zero_identity_matches_every_database(world):
     assert world.fence.check([identity], GROUP, {identity: NO_DATABASE})[identity].answer is FenceAnswer.ROLLBACK
 
 
-def test_create_that_was_not_awaited_is_found_at_the_next_step(tmp_path):
-    """A fence whose `create` was not awaited, so that it made no tables, refuses to work."""
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db")
-    fence = SqlFence(engine)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        fence.create()
-        gc.collect()
-    with pytest.raises(UsageError, match=r"await fence\.create"):
-        fence.check([bytes(16)], GROUP)
-    with pytest.raises(UsageError, match=r"await fence\.create"):
-        fence.begin(None, bytes(16), GROUP)
-
-    async def run():
-        await fence.create()
-        answer = (await fence.check([bytes(16)], GROUP))[bytes(16)].answer
-        await engine.dispose()
-        return answer
-
-    assert asyncio.run(run()) is FenceAnswer.ROLLBACK
-
-
 def test_checker_refuses_an_asynchronous_fence_without_its_loop(tmp_path, shop):
     """A checker refuses an asynchronous fence without its event loop, because it could not await the answers."""
-    fence = SqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db"))
+    fence = AsyncSqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db"))
     with pytest.raises(ConfigError, match="event_loop") as refused:
         txcore.Checker(shop.backend, GROUP, fence=fence)
     assert refused.value.key == "fence"
@@ -594,7 +570,7 @@ def test_checker_decides_with_an_asynchronous_fence_on_its_loop(sqlite, shop, ev
 
     async def run():
         engine = create_async_engine(sqlite.url.replace("sqlite:", "sqlite+aiosqlite:"))
-        fence = SqlFence(engine, table=sqlite.fence_table)
+        fence = AsyncSqlFence(engine, table=sqlite.fence_table)
         loop = asyncio.get_running_loop()
         report = await asyncio.to_thread(shop.check, fence, eventually, event_loop=loop)
         await engine.dispose()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 
@@ -210,7 +209,7 @@ def test_create_is_idempotent_and_safe_at_once(world, threads):
 
 def test_things_that_are_no_engine_are_refused():
     """The inbox refuses an object that is no engine, and a table name that is not plain."""
-    with pytest.raises(ConfigError, match="Engine or AsyncEngine, not"):
+    with pytest.raises(ConfigError, match="Inbox takes a SQLAlchemy Engine, not"):
         Inbox("sqlite:///consumer.db")
     with pytest.raises(ConfigError, match="not a plain table name"):
         Inbox(create_engine("sqlite://"), table="in box")
@@ -226,18 +225,3 @@ def test_connection_of_another_database_is_refused(make_world, tmp_path):
         inbox.receive(connection, headers_of(server.new_id())),
     ):
         pytest.fail("entered")
-
-
-def test_asynchronous_with_on_a_synchronous_connection_is_refused(make_world):
-    """`async with` is refused on a synchronous connection, because it would block the event loop."""
-    world = make_world("sqlite")
-    inbox = Inbox(world.engine)
-    inbox.create()
-
-    async def receive():
-        with world.engine.connect() as connection:
-            async with inbox.receive(connection, headers_of(world.new_id())):
-                pytest.fail("entered")
-
-    with pytest.raises(UsageError, match="receive with `with`"):
-        asyncio.run(receive())

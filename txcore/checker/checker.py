@@ -15,7 +15,7 @@ from txcore.checker.limits import Limits
 from txcore.checker.partition_owner import PartitionOwner, PartitionStats
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness, until_beat
 from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
-from txcore.fence import Fence
+from txcore.fence import AnyFence
 from txcore.lifecycle import RunningInside
 from txcore.listener import CheckListener
 from txcore.message import CheckPolicy
@@ -144,8 +144,8 @@ class Checker(RunningInside):
         policy: Interval and count for halves that carry none of their own. Immunity is the half's own.
         member: This process's name in the group; made up when empty.
         limits: Bounds; the defaults suit production.
-        event_loop: A running event loop for listeners whose `check_local_transaction` is asynchronous, and for a fence
-            with an asynchronous engine.
+        event_loop: A running event loop, for an AsyncSqlFence and for listeners whose `check_local_transaction` is
+            asynchronous.
         plugins: Objects with pluggy hooks `txcore_on_event`, `txcore_on_discard`.
 
     Use either `with` (`async with` in a coroutine; `start` and `stop` do the same), or `run_once` for tests and cron.
@@ -158,7 +158,7 @@ class Checker(RunningInside):
         group: str,
         *,
         listener: CheckListener | Sequence[CheckListener] | None = None,
-        fence: Fence | None = None,
+        fence: AnyFence | None = None,
         policy: CheckPolicy | None = None,
         member: str = "",
         limits: Limits | None = None,
@@ -174,10 +174,10 @@ class Checker(RunningInside):
             ranges.require_type("limits", limits, Limits, "txcore.Limits")
         if listener is None and fence is None:
             raise ConfigError("a checker needs a listener or a fence to ask", key="listener")
-        if event_loop is None and getattr(fence, "is_async", False):
+        if event_loop is None and fence is not None and fence.is_async:
             raise ConfigError(
-                "the checker's fence has an asynchronous engine: give it SqlFence(create_engine(…)) of the same "
-                "database, or event_loop=asyncio.get_running_loop() of the loop that the engine works in",
+                f"a checker with {type(fence).__name__} needs event_loop=asyncio.get_running_loop(), the loop that its "
+                "engine works in; or give it SqlFence, on a blocking Engine of the same database",
                 key="fence",
             )
         clock, randomness = clock or SystemClock(), randomness or system_randomness()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txcore.errors import TxcoreError, UsageError
 from txcore.history.journey import Journey
@@ -13,7 +13,7 @@ from txcore.operator.operator import Operator
 
 if TYPE_CHECKING:
     from txcore.fence import FenceReading
-    from txcore.sqlfence import FenceRow
+    from txcore.sqlfence import FenceRow, SqlFence
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,8 @@ def find(operator: Operator, group: str, wanted: selection.Wanted) -> Journey:
     raise UsageError(f"group {group!r} knows no transaction {wanted.text!r}")
 
 
-def ask_fence(fence: Any, journey: Journey) -> Asked:
-    """Ask the fence about a transaction without leaving a tombstone.
-
-    Args:
-        fence: An object with `peek` and `rows`, as `SqlFence`; None for no fence.
-    """
+def ask_fence(fence: SqlFence | None, journey: Journey) -> Asked:
+    """Ask the fence, if there is one, about a transaction without leaving a tombstone."""
     half = journey.any_half
     if fence is None or half is None or not half.asks_fence:
         return Asked()

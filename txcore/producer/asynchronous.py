@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from txcore.connections import AsyncDatabaseConnection
+from txcore.fence import AsyncFence
 from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import AsyncTransactionListener
 from txcore.message import LocalTransactionState, Message
@@ -24,13 +26,16 @@ from txcore.results import EndResult, TransactionSendResult
 from txcore.runtime.commands import Flow
 from txcore.runtime.drivers import AsyncBridge, run_async
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # noqa: F401 - in a text
+
 R = TypeVar("R")
 
 
-class AsyncTransaction(TransactionBase["AsyncTransactionProducer"]):
+class AsyncTransaction(TransactionBase["AsyncTransactionProducer", "AsyncConnection"]):
     """`Transaction` for asyncio."""
 
-    async def prepare(self, connection: Any = None) -> None:
+    async def prepare(self, connection: AsyncDatabaseConnection | None = None) -> None:
         """See `Transaction.prepare`."""
         await self._producer.run(flow.prepare(self._core, connection))
 
@@ -43,7 +48,7 @@ class AsyncTransaction(TransactionBase["AsyncTransactionProducer"]):
         return await self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
 
-class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
+class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener, AsyncFence]):
     """`TransactionProducer` for asyncio; for the event loop in which it is first used.
 
     Use it by `async with`, which joins the group and does not block the event loop; the end of the block is `close`.
@@ -52,6 +57,7 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
     """
 
     _listener_type = AsyncTransactionListener
+    _is_async = True
     _has_joined = False
     _asking: asyncio.Future[None] | None = None
     _under_way_count = 0
@@ -68,8 +74,8 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
         """See `TransactionProducer.begin`."""
         return AsyncTransaction(self, begin(self._open_context()))
 
-    def transaction(self, engine: Any) -> AsyncDatabaseTransaction:
-        """See `TransactionProducer.transaction`; *engine* is an AsyncEngine."""
+    def transaction(self, engine: AsyncEngine | None = None) -> AsyncDatabaseTransaction:
+        """See `TransactionProducer.transaction`."""
         return AsyncDatabaseTransaction(self, begin(self._open_context()), engine)
 
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
@@ -145,14 +151,14 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener]):
 class AsyncDatabaseTransaction(AbstractAsyncContextManager[AsyncTransaction]):
     """The database style: `async with producer.transaction(engine) as tx`."""
 
-    def __init__(self, producer: AsyncTransactionProducer, core: LocalTransaction, engine: Any) -> None:
+    def __init__(self, producer: AsyncTransactionProducer, core: LocalTransaction, engine: AsyncEngine | None) -> None:
         self._producer = producer
         self._core = core
         self._engine = engine
 
     async def __aenter__(self) -> AsyncTransaction:
-        await self._producer.run(flow.database_begin(self._core, self._engine))
-        return AsyncTransaction(self._producer, self._core)
+        connection = await self._producer.run(flow.database_begin(self._core, self._engine))
+        return AsyncTransaction(self._producer, self._core, connection)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         step = flow.database_finish if kind is None else flow.database_abort

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
-from txcore.fence import NO_DATABASE, Fence, FenceAnswer, FenceReading
+from txcore.fence import NO_DATABASE, AnyFence, FenceAnswer, FenceReading
 from txcore.ids import id_text
 from txcore.producer.transaction import LocalTransaction, Phase
 from txcore.records import Op, OpKind, Outcome, Resolution, Status
@@ -164,7 +164,7 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
     return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(f"{why}; the listener is asked")))
 
 
-def are_settled(fence: Fence, transaction_ids: Sequence[bytes]) -> Flow[set[bytes]]:
+def are_settled(fence: AnyFence, transaction_ids: Sequence[bytes]) -> Flow[set[bytes]]:
     """Return those of *transaction_ids* that need no second look: their row is settled."""
     try:
         readings = yield Call(fence.settled, (transaction_ids,))

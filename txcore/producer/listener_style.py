@@ -20,7 +20,7 @@ from txcore.errors import (
     NotSentError,
     TransactionStateError,
 )
-from txcore.fence import NO_DATABASE, Fence
+from txcore.fence import NO_DATABASE, AnyFence
 from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.message_table import Mode
@@ -131,7 +131,7 @@ def _run_some(left: deque[Sending], listener: Listener[Any, Any]) -> Flow[list[S
     return ran
 
 
-def _look(ran: Sequence[Sending], fence: Fence) -> Flow[None]:
+def _look(ran: Sequence[Sending], fence: AnyFence) -> Flow[None]:
     """Set the end of those that committed by the answer of their listener, and not by their rows."""
     fenced = [each for each in ran if each.kind is OpKind.COMMIT and each.transaction.must_look]
     if fenced:

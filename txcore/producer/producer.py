@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from txcore import ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BackendTimeoutError, BusyError, ClosedError, ConfigError, TransactionStateError, TxcoreError
-from txcore.fence import Fence
+from txcore.connections import DatabaseConnection
+from txcore.errors import BackendTimeoutError, BusyError, ClosedError, TransactionStateError, TxcoreError
+from txcore.fence import AsyncFence, Fence
 from txcore.ids import IdFactory
 from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import Listener, TransactionListener
@@ -18,6 +19,7 @@ from txcore.message_table import Mode, ModeName
 from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
+from txcore.producer.arguments import mode_of, require_fence_kind
 from txcore.producer.finish import end
 from txcore.producer.group_join import UNREACHED, Joining
 from txcore.producer.handles import attach, handle_of
@@ -31,31 +33,27 @@ from txcore.runtime.commands import Flow
 from txcore.runtime.drivers import BlockingBridge, run_blocking
 from txcore.runtime.instrumentation import ProducerReporter
 
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine  # noqa: F401 - in a text
+
 GROUP_TIMEOUT_S: Final = 30.0
 HALF_DEADLINE_S: Final = 2.0
 HALF_DEADLINE_MIN_S: Final = 0.001
 HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
+FenceT = TypeVar("FenceT", Fence, AsyncFence)
 ListenerT = TypeVar("ListenerT", bound=Listener[Any, Any])
 ProducerT = TypeVar("ProducerT")
+ConnectionT = TypeVar("ConnectionT")
 
 
-def _mode(mode: ModeName, fence: Fence | None) -> Mode:
-    try:
-        chosen = Mode(mode)
-    except ValueError:
-        raise ConfigError(f"mode is one of {', '.join(Mode)}, not {mode!r}", key="mode") from None
-    if chosen is not Mode.HALF and fence is None:
-        raise ConfigError(f"mode {mode!r} needs a fence: the message table is in its database", key="mode")
-    return chosen
-
-
-class TransactionBase(Generic[ProducerT]):
+class TransactionBase(Generic[ProducerT, ConnectionT]):
     """The part of a transaction that needs no driver, the same for both kinds of producer."""
 
-    def __init__(self, producer: ProducerT, core: LocalTransaction) -> None:
+    def __init__(self, producer: ProducerT, core: LocalTransaction, connection: ConnectionT | None = None) -> None:
         self._producer = producer
         self._core = core
+        self._connection = connection
 
     @property
     def transaction_id(self) -> bytes:
@@ -63,9 +61,17 @@ class TransactionBase(Generic[ProducerT]):
         return self._core.transaction_id
 
     @property
-    def connection(self) -> Any:
-        """The open database connection of the database style."""
-        return self._core.connection
+    def connection(self) -> ConnectionT:
+        """The open database connection of the database style, for your own statements.
+
+        Raises:
+            TransactionStateError: the transaction is in another style, which leaves the connection to you.
+        """
+        if self._connection is None:
+            raise TransactionStateError(
+                "only the block of `producer.transaction(engine)` has a connection; this transaction uses your own"
+            )
+        return self._connection
 
     @property
     def result(self) -> EndResult | None:
@@ -85,13 +91,13 @@ class TransactionBase(Generic[ProducerT]):
         return handle_of(self._core)
 
 
-class Transaction(TransactionBase["TransactionProducer"]):
+class Transaction(TransactionBase["TransactionProducer", "Connection"]):
     """One transaction in the primitive style; the database style passes it to its block, too.
 
     For one thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
     """
 
-    def prepare(self, connection: Any = None) -> None:
+    def prepare(self, connection: DatabaseConnection | None = None) -> None:
         """Make the half durable, with the fence row first if an open database *connection* is given.
 
         See `flow.prepare` for the exceptions and the meaning of each for the message.
@@ -111,22 +117,23 @@ class Transaction(TransactionBase["TransactionProducer"]):
         return self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
 
-class ProducerBase(Generic[ListenerT]):
+class ProducerBase(Generic[ListenerT, FenceT]):
     """The settings of a producer, the same for both kinds; see `TransactionProducer`.
 
     Raises:
         ConfigError: an argument is of a wrong type or out of range, an immunity that the backend's delivery time
-            exceeds, or a mode that needs a fence; `key` names it.
+            exceeds, a mode that needs a fence, or a fence of the other kind; `key` names it.
     """
 
     _listener_type: ClassVar[type[Listener[Any, Any]]]
+    _is_async: ClassVar[bool]
 
     def __init__(
         self,
         backend: Backend,
         group: str,
         *,
-        fence: Fence | None = None,
+        fence: FenceT | None = None,
         listener: ListenerT | None = None,
         policy: CheckPolicy | None = None,
         partition_count: int | None = None,
@@ -141,9 +148,10 @@ class ProducerBase(Generic[ListenerT]):
         ranges.require_place(backend, group, fence, plugins)
         if listener is not None:
             ranges.require_listener(listener, self._listener_type, type(self).__name__)
+        require_fence_kind(type(self).__name__, fence, is_async=self._is_async)
         if partition_count is not None:
             ranges.require("partition_count", partition_count, int, 1)
-        chosen = _mode(mode, fence)
+        chosen = mode_of(mode, fence)
         clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
         capabilities = backend.capabilities
         require_room(policy, capabilities.release_time_max_s)
@@ -208,7 +216,7 @@ class ProducerBase(Generic[ListenerT]):
         return self._listener
 
 
-class TransactionProducer(ProducerBase[TransactionListener]):
+class TransactionProducer(ProducerBase[TransactionListener, Fence]):
     """Sends transactional messages for one group.
 
     Args:
@@ -238,6 +246,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
     """
 
     _listener_type = TransactionListener
+    _is_async = False
 
     def __init__(
         self,
@@ -257,12 +266,6 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        if getattr(fence, "is_async", False):
-            raise ConfigError(
-                "a blocking producer cannot ask a fence whose engine is asynchronous: give it "
-                "SqlFence(create_engine(…)) of the same database, or use AsyncTransactionProducer",
-                key="fence",
-            )
         ranges.require("busy_timeout_s", busy_timeout_s, float, 0)
         super().__init__(
             backend,
@@ -290,8 +293,8 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         """Return a new transaction in the primitive style; nothing is sent yet."""
         return Transaction(self, begin(self._open_context()))
 
-    def transaction(self, engine: Any) -> DatabaseTransaction:
-        """Return the database style's context manager; entering opens the database transaction.
+    def transaction(self, engine: Engine | None = None) -> DatabaseTransaction:
+        """Return the database style's context manager; entering opens a transaction of *engine*, or of the fence's one.
 
         The block ends without an error: the half is stored, the database commits, the targets are published; the
         result is in `result`. It ends with an error: the database rolls back and nothing was sent.
@@ -382,14 +385,14 @@ class TransactionProducer(ProducerBase[TransactionListener]):
 class DatabaseTransaction(AbstractContextManager[Transaction]):
     """The database style: `with producer.transaction(engine) as tx`."""
 
-    def __init__(self, producer: TransactionProducer, core: LocalTransaction, engine: Any) -> None:
+    def __init__(self, producer: TransactionProducer, core: LocalTransaction, engine: Engine | None) -> None:
         self._producer = producer
         self._core = core
         self._engine = engine
 
     def __enter__(self) -> Transaction:
-        self._producer.run(flow.database_begin(self._core, self._engine))
-        return Transaction(self._producer, self._core)
+        connection = self._producer.run(flow.database_begin(self._core, self._engine))
+        return Transaction(self._producer, self._core, connection)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         step = flow.database_finish if kind is None else flow.database_abort

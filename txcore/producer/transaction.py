@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextvars
 import enum
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
 from txcore import ranges, wire
 from txcore.clock import Clock
+from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
-from txcore.fence import NO_DATABASE, Fence
+from txcore.fence import NO_DATABASE, AnyFence
 from txcore.ids import IdFactory, id_text, partition_of
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 from txcore.message_table import Mode, TableRow, lane_of
@@ -23,6 +23,7 @@ from txcore.producer.group_join import Joining
 from txcore.records import Half, HalfRecord, OpKind, TargetMessage
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
+from txcore.runtime.commands import Call
 from txcore.runtime.instrumentation import ProducerReporter
 
 ENOUGH_COUNT: Final = 8
@@ -64,7 +65,7 @@ class ProducerContext:
     margin_s: float
     body_size_max: int
     by: str
-    fence: Fence | None = None
+    fence: AnyFence | None = None
     store_arbitrates: bool = False
     observer: ProducerReporter | None = None
     mode: Mode = Mode.HALF
@@ -122,7 +123,13 @@ class LocalTransaction(msgspec.Struct):
         count = self.context.partition_count
         return partition_of(self.transaction_id, count) if count else 0
 
-    def fence(self, connection: Any) -> Any:
+    @overload
+    def fence(self, connection: DatabaseConnection) -> None: ...
+
+    @overload
+    def fence(self, connection: AsyncDatabaseConnection) -> Awaitable[None]: ...
+
+    def fence(self, connection: DatabaseConnection | AsyncDatabaseConnection) -> Awaitable[None] | None:
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
 
         Call it first in that transaction, inside the listener. Returns an awaitable for an async connection. From then
@@ -134,22 +141,20 @@ class LocalTransaction(msgspec.Struct):
             FenceMisuseError, FencedError: see `Fence.insert`; the database transaction was rolled back.
             WrongDatabaseError: the connection is not to the fence's database, which the half names; likewise.
         """
-        if self.context.fence is None:
-            raise TransactionStateError("this producer has no fence; make it with fence=SqlFence(engine)")
+        fence = self.context.fence
+        if fence is None:
+            raise TransactionStateError("this producer has no fence; make it with a SqlFence or an AsyncSqlFence")
         expected = () if self.database in {b"", NO_DATABASE} else ((), self.database)
-        try:
-            inserted = self.context.fence.insert(connection, self.transaction_id, self.context.group, *expected)
-        except BaseException:
-            self.must_look = True
-            raise
-        if inspect.isawaitable(inserted):
-            return self._fence_awaited(inserted)
+        call = Call(fence.insert, (connection, self.transaction_id, self.context.group, *expected))
+        if fence.is_async:
+            return self._fence_awaited(call)
         self.must_look = True
+        inserted: None = call.function(*call.args)  # the simulator's fence has a generator here
         return inserted
 
-    async def _fence_awaited(self, inserted: Awaitable[None]) -> None:
-        self.must_look = True  # not before: an awaitable that is never awaited is a forgotten fence
-        await inserted
+    async def _fence_awaited(self, insert: Call) -> None:
+        self.must_look = True  # not before: a coroutine that is never awaited is a forgotten fence
+        await insert.function(*insert.args)
 
 
 current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)

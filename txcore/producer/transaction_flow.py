@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.errors import (
     CommitUnknownError,
     HalfRefusedError,
@@ -29,7 +30,7 @@ from txcore.errors import (
     UsageError,
     is_outage,
 )
-from txcore.fence import Fence
+from txcore.fence import AnyFence
 from txcore.ids import id_text
 from txcore.message import LocalTransactionState
 from txcore.message_table import Mode
@@ -41,7 +42,9 @@ from txcore.runtime.circuit_breaker import Switch
 from txcore.runtime.commands import Call, Flow, Timed
 
 
-def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]:
+def prepare(
+    transaction: LocalTransaction, connection: DatabaseConnection | AsyncDatabaseConnection | None = None
+) -> Flow[None]:
     """Make the half durable, with the fence row in the caller's open transaction first if *connection* is given.
 
     In mode table, and in mode auto when the broker has no certain ack for it, the messages go into the message table
@@ -66,13 +69,13 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
         yield from append(transaction)
         return
     if context.fence is None:
-        raise TransactionStateError("prepare(connection) needs a producer made with fence=SqlFence(engine)")
+        raise TransactionStateError("prepare(connection) needs a producer with fence=SqlFence(…) or AsyncSqlFence(…)")
     transaction.phase = Phase.PREPARING
     put = _put_into_table if is_table else _fence_and_keep
     yield from _or_roll_back(transaction, context.fence, connection, put(transaction, context.fence, connection))
 
 
-def _fence_and_keep(transaction: LocalTransaction, fence: Fence, connection: Any) -> Flow[None]:
+def _fence_and_keep(transaction: LocalTransaction, fence: AnyFence, connection: Any) -> Flow[None]:
     yield Call(fence.insert, (connection, transaction.transaction_id, transaction.context.group))
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     transaction.database = fence.database_of(connection)
@@ -88,7 +91,7 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
     """
     fence = transaction.context.fence
     if fence is None:
-        raise TransactionStateError("the database style needs a producer made with fence=SqlFence(engine)")
+        raise TransactionStateError("the database style needs a producer with fence=SqlFence(…) or AsyncSqlFence(…)")
     transaction.began_s = transaction.context.clock.elapsed_s()
     transaction.connection = yield Call(fence.begin, (engine, transaction.transaction_id, transaction.context.group))
     transaction.fenced = True
@@ -143,7 +146,7 @@ def _ask(of_fence: Callable[..., Any], transaction: LocalTransaction) -> Flow[No
     yield Call(of_fence, (transaction.connection, transaction.transaction_id))
 
 
-def _verify_and_keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
+def _verify_and_keep(transaction: LocalTransaction, fence: AnyFence) -> Flow[None]:
     yield from _ask(fence.verify, transaction)
     yield from _keep(transaction, fence)
 
@@ -156,7 +159,7 @@ def database_abort(transaction: LocalTransaction) -> Flow[None]:
         yield Call(fence.rollback, (connection,))
 
 
-def _put_into_table(transaction: LocalTransaction, fence: Fence, connection: Any) -> Flow[None]:
+def _put_into_table(transaction: LocalTransaction, fence: AnyFence, connection: Any) -> Flow[None]:
     """Write the fence row and the messages into the caller's open transaction together.
 
     Raises: as `prepare`.
@@ -169,7 +172,7 @@ def _put_into_table(transaction: LocalTransaction, fence: Fence, connection: Any
     _is_in_table(transaction, "")
 
 
-def _or_roll_back(transaction: LocalTransaction, fence: Fence, connection: Any, steps: Flow[None]) -> Flow[None]:
+def _or_roll_back(transaction: LocalTransaction, fence: AnyFence, connection: Any, steps: Flow[None]) -> Flow[None]:
     """Run *steps* in the open transaction of *connection*; when they fail or are interrupted, roll it back.
 
     A step of the fence that fails has rolled back itself; one that was cancelled, or interrupted by Ctrl-C, may not.
@@ -184,7 +187,7 @@ def _or_roll_back(transaction: LocalTransaction, fence: Fence, connection: Any, 
         raise
 
 
-def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
+def _keep(transaction: LocalTransaction, fence: AnyFence) -> Flow[None]:
     """Make the messages durable, or as durable as the open database transaction.
 
     In mode auto a half that the broker has not certainly stored is no failure: the messages then travel in the same
@@ -223,7 +226,7 @@ def _tell(transaction: LocalTransaction, switch: Switch | None, reason: str) -> 
         transaction.context.observer.switched(is_open=switch.is_open, reason=reason if switch.is_open else "")
 
 
-def _enqueue(transaction: LocalTransaction, fence: Fence, reason: str) -> Flow[None]:
+def _enqueue(transaction: LocalTransaction, fence: AnyFence, reason: str) -> Flow[None]:
     """Put the messages into the message table; with fence state 3 a half that turns up is not published, too."""
     identity, group = transaction.transaction_id, transaction.context.group
     yield Call(fence.enqueue, (transaction.connection, identity, group, table_rows(transaction)))

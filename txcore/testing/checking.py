@@ -15,7 +15,7 @@ from txcore.checker.decide import Pending
 from txcore.checker.limits import Limits
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, TransactionStateError
-from txcore.fence import Fence
+from txcore.fence import AnyFence
 from txcore.listener import CheckListener
 from txcore.message import CheckPolicy
 from txcore.port import Backend, Claim
@@ -85,7 +85,7 @@ class KitChecker(Checker):
         group: str,
         clock: ManualClock,
         *,
-        fence: Fence | None,
+        fence: AnyFence | None,
         listener: CheckListener | Sequence[CheckListener] | None,
         policy: CheckPolicy | None,
         limits: Limits | None,

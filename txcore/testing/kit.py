@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from txcore.checker.checker import Checker
 from txcore.checker.limits import Limits
 from txcore.errors import BackendUnavailableError, TxcoreError, UsageError
-from txcore.fence import Fence
+from txcore.fence import AnyFence, AsyncFence, Fence
 from txcore.listener import AsyncTransactionListener, CheckListener, TransactionListener
 from txcore.memory import STRONG, MemoryBackend, MemoryBroker, Profile, reachable
 from txcore.message import CheckPolicy, HeaderValue, Message
@@ -38,7 +38,7 @@ _numbers: Final = itertools.count(1)
 class _Group:
     """The sources of answers about one group, as its producers have them, and the runners that use them."""
 
-    fence: Fence | None = None
+    fence: AnyFence | None = None
     listeners: list[CheckListener] = field(default_factory=list)
     checker: KitChecker | None = None
     uses_table: bool = False
@@ -99,7 +99,7 @@ class Kit:
         self,
         group: str,
         *,
-        fence: Fence | None = None,
+        fence: AsyncFence | None = None,
         listener: AsyncTransactionListener | None = None,
         mode: ModeName = "half",
         **options: Any,
@@ -114,7 +114,7 @@ class Kit:
         self,
         group: str,
         *,
-        fence: Fence | None = None,
+        fence: AnyFence | None = None,
         listener: CheckListener | Sequence[CheckListener] | None = None,
         policy: CheckPolicy | None = None,
         limits: Limits | None = None,
@@ -280,7 +280,7 @@ class Kit:
     def _group(self, name: str) -> _Group:
         return self._groups.setdefault(name, _Group())
 
-    def _learn(self, name: str, fence: Fence | None, listener: Any, mode: ModeName) -> None:
+    def _learn(self, name: str, fence: AnyFence | None, listener: Any, mode: ModeName) -> None:
         known = self._group(name)
         known.fence = fence or known.fence
         if listener is not None and listener not in known.listeners:

@@ -157,6 +157,8 @@ class SimDatabase:
 class SimFence:
     """The fence as one process sees it; implements `Fence` with generators for calls that take time."""
 
+    is_async = False
+
     def __init__(self, database: SimDatabase, process: Process) -> None:
         self._database = database
         self._process = process

@@ -252,11 +252,11 @@ def test_async_database_style_delivers(kit: Kit, topic: str, tmp_path: Path) -> 
     sqlalchemy = pytest.importorskip("sqlalchemy")
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
-    from txcore import SqlFence  # noqa: PLC0415
+    from txcore import AsyncSqlFence  # noqa: PLC0415
 
     async def run() -> tuple[bytes, EndState | None]:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
         producer = AsyncTransactionProducer(kit.backend, kit.group, fence=fence)
         async with producer.transaction(engine) as transaction:

@@ -160,7 +160,7 @@ class TestPrepare:
     def test_a_connection_without_a_fence_is_refused_and_may_be_tried_again(self, transaction, context):
         """A connection without a fence is refused, and the transaction stays open."""
         context.fence = None
-        with pytest.raises(TransactionStateError, match="made with fence="):
+        with pytest.raises(TransactionStateError, match="with fence=SqlFence"):
             next(flow.prepare(transaction, object()))
         assert Phase.OPEN is transaction.phase
 

@@ -196,7 +196,7 @@ def ddl(
     from txcore.inbox import Inbox  # noqa: PLC0415 - both need SQLAlchemy
     from txcore.sqlfence import SqlFence  # noqa: PLC0415
 
-    for statement in Inbox.ddl(dialect, inbox) if inbox else SqlFence.ddl(dialect, table):
+    for statement in Inbox.ddl(dialect, table=inbox) if inbox else SqlFence.ddl(dialect, table=table):
         typer.echo(f"{statement};\n")
 
 
