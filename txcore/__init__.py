@@ -37,6 +37,7 @@ from txcore.errors import (
     WrongDatabaseError,
 )
 from txcore.hookspecs import Event, hookimpl
+from txcore.ids import TransactionId
 from txcore.listener import (
     AsyncListenerTransaction,
     AsyncTransactionListener,
@@ -109,6 +110,7 @@ __all__ = [
     "Serializer",
     "SqlFence",
     "Transaction",
+    "TransactionId",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",

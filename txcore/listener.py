@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from txcore.ids import TransactionId
 from txcore.message import LocalTransactionState, Message
 
 TransactionT_contra = TypeVar("TransactionT_contra", contravariant=True)
@@ -20,8 +21,8 @@ class ListenerTransaction(Protocol):
     """The transaction whose local part a `TransactionListener` runs."""
 
     @property
-    def transaction_id(self) -> bytes:
-        """The 16 bytes that identify this transaction everywhere."""
+    def transaction_id(self) -> TransactionId:
+        """The id of this transaction everywhere: in headers, on the command line, in the console."""
 
     def fence(self, connection: Any) -> None:
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
@@ -38,7 +39,7 @@ class AsyncListenerTransaction(Protocol):
     """`ListenerTransaction` for an `AsyncTransactionListener`."""
 
     @property
-    def transaction_id(self) -> bytes:
+    def transaction_id(self) -> TransactionId:
         """See `ListenerTransaction.transaction_id`."""
 
     async def fence(self, connection: Any) -> None:
@@ -54,7 +55,7 @@ class HalfView:
         born_ms: The producer's wall clock when the half was made.
     """
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     group: str
     messages: tuple[Message, ...]
     check_times: int

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from txcore import wire
 from txcore.errors import NewerRecordError, WireFormatError
 from txcore.history.journey import Journey
+from txcore.ids import known_id
 from txcore.records import (
     FINAL_KINDS,
     Forced,
@@ -48,6 +49,7 @@ class Journeys:
         try:
             half = wire.decode_half(record.body)
         except NewerRecordError as newer:
+            assert newer.transaction_id is not None  # noqa: PT017 - each version of a half begins with it
             found = self._journey(newer.transaction_id)
             if found is not None:
                 found.newer_version = max(found.newer_version, newer.version)
@@ -90,7 +92,7 @@ class Journeys:
             return None
         found = self.found.get(transaction_id)
         if found is None:
-            found = self.found[transaction_id] = Journey(transaction_id, self._partition, self._group)
+            found = self.found[transaction_id] = Journey(known_id(transaction_id), self._partition, self._group)
         return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txcore.history.journey import Journey, topics_of
+from txcore.ids import TransactionId
 from txcore.operator.selection import topics_in
 
 
@@ -16,7 +17,7 @@ class PendingHalf:
     half; its partition waits for an upgraded checker.
     """
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     partition: int
     generation: int
     born_ms: int
@@ -29,7 +30,7 @@ class PendingHalf:
 class ParkedHalf:
     """A discarded half: the reason, the time, the count of checks, and the targets that are missing."""
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     partition: int
     generation: int
     code: str
