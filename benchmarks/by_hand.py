@@ -25,7 +25,7 @@ from benchmarks.place import POLICY, Place
 from benchmarks.styles import AsyncCommitting, Committing
 from txcore import wire
 from txcore.clock import SystemClock, system_randomness
-from txcore.ids import IdFactory, partition_of
+from txcore.ids import IdFactory, known_id, partition_of
 from txcore.message import validate_message
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, TargetMessage
 from txcore.results import EndResult, EndState, TransactionSendResult
@@ -123,8 +123,8 @@ def half_of(group: str, partition: int, identity: bytes, message: txcore.Message
 
 def result_of(half: HalfRecord) -> TransactionSendResult:
     """Return the result of an accepted transaction."""
-    end = EndResult(EndState.ACCEPTED, half.transaction_id)
-    return TransactionSendResult(half.transaction_id, txcore.LocalTransactionState.COMMIT, end)
+    end = EndResult(EndState.ACCEPTED, known_id(half.transaction_id))
+    return TransactionSendResult(end.transaction_id, txcore.LocalTransactionState.COMMIT, end)
 
 
 class _ByHand:

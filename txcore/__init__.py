@@ -37,6 +37,7 @@ from txcore.errors import (
     WrongDatabaseError,
 )
 from txcore.hookspecs import Event, hookimpl
+from txcore.ids import TransactionId
 from txcore.listener import (
     AsyncListenerTransaction,
     AsyncTransactionListener,
@@ -111,6 +112,7 @@ __all__ = [
     "Serializer",
     "SqlFence",
     "Transaction",
+    "TransactionId",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",

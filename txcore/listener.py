@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
+from txcore.ids import TransactionId
 from txcore.message import LocalTransactionState, Message
 
 TransactionT_contra = TypeVar("TransactionT_contra", contravariant=True)
@@ -21,8 +22,8 @@ class ListenerTransaction(Protocol):
     """The transaction whose local part a `TransactionListener` runs."""
 
     @property
-    def transaction_id(self) -> bytes:
-        """The 16 bytes that identify this transaction everywhere."""
+    def transaction_id(self) -> TransactionId:
+        """The id of this transaction everywhere: in headers, on the command line, in the console."""
 
     def fence(self, connection: DatabaseConnection) -> None:
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
@@ -39,7 +40,7 @@ class AsyncListenerTransaction(Protocol):
     """`ListenerTransaction` for an `AsyncTransactionListener`."""
 
     @property
-    def transaction_id(self) -> bytes:
+    def transaction_id(self) -> TransactionId:
         """See `ListenerTransaction.transaction_id`."""
 
     async def fence(self, connection: AsyncDatabaseConnection) -> None:
@@ -55,7 +56,7 @@ class HalfView:
         born_ms: The producer's wall clock when the half was made.
     """
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     group: str
     messages: tuple[Message, ...]
     check_times: int

@@ -232,7 +232,7 @@ def test_rolled_back_transaction_is_not_sent_on_any_answer_of_the_listener(
     producer = shop.producer(world.fence, listener=listener, policy=SOON, listener_fences=listener_fences)
     (result,) = producer.send_many([(txcore.Message("t", b"tea"), None)]) if is_many else (send(producer),)
     state = txcore.EndState.CONFLICT if listener_fences else txcore.EndState.TOO_LATE
-    assert (result.state, result.end.state) == (COMMIT, state)
+    assert (result.local_transaction_state, result.end.state) == (COMMIT, state)
     assert isinstance(result.end.error, TransactionStateError)
     checker = shop.checker(fence=world.fence, listener=listener)
     eventually(lambda: checker.run_once().rolled_back)

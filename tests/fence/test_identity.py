@@ -148,7 +148,7 @@ def test_listener_style_half_names_the_database_before_its_listener_runs(world, 
     producer = shop.producer(foreign, listener=Listener(), policy=None)
     producer._context.fence = _Elsewhere(foreign, world.fence)
     bad = producer.send_message_in_transaction(txcore.Message("t", b"milk"))
-    assert bad.state is txcore.LocalTransactionState.UNKNOWN
+    assert bad.local_transaction_state is txcore.LocalTransactionState.UNKNOWN
     assert isinstance(bad.error, WrongDatabaseError)
     assert not world.has_order(bad.transaction_id)
 

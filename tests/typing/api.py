@@ -41,6 +41,7 @@ from txcore import (
     RelayStats,
     SqlFence,
     Transaction,
+    TransactionId,
     TransactionListener,
     TransactionProducer,
     TransactionSendResult,
@@ -69,7 +70,7 @@ class Listener(TransactionListener):
 
     def execute(self, transaction: ListenerTransaction, message: Message, arg: str) -> LocalTransactionState:
         """Fence the transaction and commit."""
-        assert_type(transaction.transaction_id, bytes)
+        assert_type(transaction.transaction_id, TransactionId)
         with engine.begin() as connection:
             transaction.fence(connection)
         return LocalTransactionState.COMMIT
@@ -77,7 +78,7 @@ class Listener(TransactionListener):
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
         """Answer by the half's contents."""
         assert_type(half.messages, tuple[Message, ...])
-        assert_type(half.transaction_id, bytes)
+        assert_type(half.transaction_id, TransactionId)
         return LocalTransactionState.UNKNOWN if half.check_times else LocalTransactionState.ROLLBACK
 
 
@@ -259,10 +260,10 @@ def operating() -> None:
         assert_type(operator, Operator)
     assert_type(operator.pending(), list[PendingHalf])
     assert_type(operator.parked(), list[ParkedHalf])
-    assert_type(operator.show(bytes(16)), Journey)
-    operator.resume(bytes(16), "why")
-    assert_type(operator.commit(bytes(16), "why", wait_s=1.0), EndResult)
-    assert_type(operator.rollback(bytes(16), "why", override_fence=True), EndResult)
+    assert_type(operator.show(TransactionId(bytes(16))), Journey)
+    operator.resume(TransactionId.parse("0190b6f0-0000-7000-8000-000000000000"), "why")
+    assert_type(operator.commit(TransactionId(bytes(16)), "why", wait_s=1.0), EndResult)
+    assert_type(operator.rollback(TransactionId(bytes(16)), "why", override_fence=True), EndResult)
 
 
 def in_tests() -> None:

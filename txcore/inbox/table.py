@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from txcore.errors import InboxHorizonError, UsageError
-from txcore.ids import id_text
 from txcore.sqlfence.border import MYSQL, Border
 from txcore.sqlfence.definitions import inbox_ddl
 from txcore.sqlfence.dialects import decode_id
@@ -65,7 +64,7 @@ class InboxTable:
             # A caller that notes it for a person, and commits, must not have it remembered as taken in.
             border.change(self._delete, self._values(message))
             raise InboxHorizonError(
-                f"message {id_text(message.transaction_id)}:{message.index} is older than what {self.tables.fence} "
+                f"message {message.transaction_id}:{message.index} is older than what {self.tables.fence} "
                 "remembers: it may have been received before; roll back and ask a person, or receive it with "
                 "old_is_first=True",
                 transaction_id=message.transaction_id,

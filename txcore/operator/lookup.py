@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from txcore.errors import TxcoreError, UsageError
 from txcore.history.journey import Journey
+from txcore.ids import TransactionId
 from txcore.operator import selection
 from txcore.operator.operator import Operator
 
@@ -32,10 +33,10 @@ def find(operator: Operator, group: str, wanted: selection.Wanted) -> Journey:
         UsageError: no transaction matches, or several do.
     """
     if wanted.is_whole:
-        return operator.show(bytes.fromhex(wanted.digits))
+        return operator.show(TransactionId.parse(wanted.digits))
     for from_checkpoint in (True, False):
         with closing(operator.search(wanted.matches, from_checkpoint=from_checkpoint)) as survey:
-            found = {each.transaction_id: each for each in survey.journeys()}
+            found: dict[bytes, Journey] = {each.transaction_id: each for each in survey.journeys()}
         identity = selection.the_one(wanted, found)
         if identity is not None and (found[identity].has_beginning or not from_checkpoint):
             return found[identity]

@@ -15,6 +15,7 @@ from typing import Any, Final
 from txcore import ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BackendNotInstalledError, BackendUnavailableError, TransactionStateError
+from txcore.ids import TransactionId
 from txcore.lifecycle import RunningInside
 from txcore.outbox.relay_steps import BatchReport, RelayContext, RelayLimits, Rest, relay_batch
 from txcore.port import Backend
@@ -184,11 +185,11 @@ class Relay(RunningInside):
         """Return the messages that are not retried any more, with their reasons. Raises BackendUnavailableError."""
         return self.table.parked()
 
-    def resume(self, transaction_id: bytes) -> int:
+    def resume(self, transaction_id: TransactionId) -> int:
         """Retry the parked messages of a transaction; returns their number. Raises BackendUnavailableError."""
-        return self.table.resume(transaction_id)
+        return self.table.resume(TransactionId(transaction_id))
 
-    def drop(self, transaction_id: bytes, why: str, by: str) -> int:
+    def drop(self, transaction_id: TransactionId, why: str, by: str) -> int:
         """Drop the parked messages of a transaction for good; returns their number.
 
         They are never sent, and stay in the table with name, time and reason; the audit names the transaction FORCED.
@@ -197,7 +198,7 @@ class Relay(RunningInside):
             UsageError: *why* is empty.
             BackendUnavailableError: the database failed.
         """
-        return self.table.give_up(transaction_id, why, by)
+        return self.table.give_up(TransactionId(transaction_id), why, by)
 
     # -----------------------------------------------------------------------------------------------------------------
 

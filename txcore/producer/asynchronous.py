@@ -88,11 +88,11 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener, AsyncFence
         return await asyncio.gather(*(self._send_one(message, arg) for message, arg in messages))
 
     async def _send_one(self, message: Message, arg: Any) -> TransactionSendResult:
+        transaction = begin(self._context)
         try:
-            return await self.send_message_in_transaction(message, arg)
+            return await self.run(send_in_transaction(transaction, self._require_listener(), message, arg))
         except Exception as error:  # noqa: BLE001 - returned, so that one failure hides no other's result
-            identity = getattr(error, "transaction_id", b"")
-            return TransactionSendResult(identity, LocalTransactionState.UNKNOWN, None, error)
+            return TransactionSendResult(transaction.transaction_id, LocalTransactionState.UNKNOWN, None, error)
 
     def attach(self, handle: str) -> AsyncTransaction:
         """See `TransactionProducer.attach`."""

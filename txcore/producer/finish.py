@@ -105,7 +105,7 @@ def resolution_of(transaction: LocalTransaction, kind: OpKind) -> Resolution:
     """Return the op of *kind*, with all targets if it commits."""
     assert transaction.half is not None
     context = transaction.context
-    op = Op(kind, transaction.transaction_id, transaction.half.generation, context.by, context.clock.wall_ms())
+    op = Op(kind, transaction.identity, transaction.half.generation, context.by, context.clock.wall_ms())
     targets = range(len(transaction.half.messages)) if kind is OpKind.COMMIT else ()
     return Resolution(transaction.half, op, targets, b"", context.by)
 
@@ -124,7 +124,7 @@ def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
         readings = yield _check(transaction)
     except Exception as error:  # noqa: BLE001 - no answer is no rollback
         return EndResult(EndState.UNKNOWN, identity, error)
-    reading = readings[identity]
+    reading = readings[transaction.identity]
     if reading.answer is FenceAnswer.ROLLBACK:
         return None
     if reading.answer in _COMMITTED:
@@ -144,7 +144,7 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
     row, or TOO_LATE where the checker asks the listener after it; UNKNOWN, and the checker is asked, where the fence
     does not answer.
     """
-    context, identity = transaction.context, transaction.transaction_id
+    context, identity = transaction.context, transaction.identity
     if context.fence is None:
         return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(_NO_FENCE)))
     try:
@@ -160,7 +160,7 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
         return (yield from _leave(transaction, EndState.UNKNOWN, _no_answer(reading)))
     why = "the fence has no committed row of it: it was rolled back; nothing was published"
     if not transaction.may_lack_row:
-        return EndResult(EndState.CONFLICT, identity, TransactionStateError(why))
+        return EndResult(EndState.CONFLICT, transaction.transaction_id, TransactionStateError(why))
     return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(f"{why}; the listener is asked")))
 
 
@@ -181,7 +181,7 @@ def _leave(transaction: LocalTransaction, state: EndState, error: Exception) -> 
 
 
 def _check(transaction: LocalTransaction) -> Call:
-    context, identity = transaction.context, transaction.transaction_id
+    context, identity = transaction.context, transaction.identity
     assert context.fence is not None
     databases = ({identity: transaction.database},) if transaction.database not in {b"", NO_DATABASE} else ()
     return Call(context.fence.check, ([identity], context.group, *databases))
@@ -200,7 +200,7 @@ def require(transaction: LocalTransaction, phase: Phase) -> None:
     """
     if transaction.phase is not phase:
         raise TransactionStateError(
-            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}, not {phase.value}"
+            f"transaction {id_text(transaction.identity)} is {transaction.phase.value}, not {phase.value}"
         )
 
 

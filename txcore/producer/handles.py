@@ -32,7 +32,7 @@ def handle_of(core: LocalTransaction) -> str:
     """
     if core.phase is not Phase.PREPARED or core.half is None:
         raise TransactionStateError(
-            f"transaction {id_text(core.transaction_id)} is {core.phase.value}; only a prepared one has a handle"
+            f"transaction {id_text(core.identity)} is {core.phase.value}; only a prepared one has a handle"
         )
     packed = msgspec.msgpack.encode(
         _Handle(wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id(), core.is_via_table)

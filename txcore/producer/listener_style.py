@@ -70,7 +70,7 @@ def send_in_transaction(
     if isinstance(ran, TransactionSendResult):
         return ran
     result = yield from ending.end(transaction, _kind(ran))
-    return TransactionSendResult(transaction.transaction_id, ran, result, transaction.notice)
+    return TransactionSendResult(result.transaction_id, ran, result, transaction.notice)
 
 
 def send_all(sendings: Sequence[Sending], listener: Listener[Any, Any]) -> Flow[None]:
@@ -135,9 +135,9 @@ def _look(ran: Sequence[Sending], fence: AnyFence) -> Flow[None]:
     """Set the end of those that committed by the answer of their listener, and not by their rows."""
     fenced = [each for each in ran if each.kind is OpKind.COMMIT and each.transaction.must_look]
     if fenced:
-        settled = yield from ending.are_settled(fence, [each.transaction.transaction_id for each in fenced])
+        settled = yield from ending.are_settled(fence, [each.transaction.identity for each in fenced])
         for sending in fenced:
-            if sending.transaction.transaction_id not in settled:
+            if sending.transaction.identity not in settled:
                 sending.end = yield from ending.look_before_publishing(sending.transaction)
 
 
@@ -178,7 +178,7 @@ def _finish(sending: Sending, end: EndResult | None, began_s: float) -> None:
     assert end is not None
     transaction, kind = sending.transaction, sending.kind
     ending.finish_end(transaction, kind, end, began_s)
-    sending.result = TransactionSendResult(transaction.transaction_id, _STATES[kind], end, transaction.notice)
+    sending.result = TransactionSendResult(end.transaction_id, _STATES[kind], end, transaction.notice)
 
 
 def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
@@ -265,7 +265,7 @@ def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
     if context.forgot_fence is not None:
         context.forgot_fence(transaction.transaction_id)
     try:
-        connection = yield Call(context.fence.begin, (None, transaction.transaction_id, context.group))
+        connection = yield Call(context.fence.begin, (None, transaction.identity, context.group))
         yield Call(context.fence.commit, (connection,))
     except FencedError as error:
         # After its tombstone the checker asks the listener, unless the half says that there is none to ask.

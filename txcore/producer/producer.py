@@ -11,7 +11,7 @@ from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.connections import DatabaseConnection
 from txcore.errors import BackendTimeoutError, BusyError, ClosedError, TransactionStateError, TxcoreError
 from txcore.fence import AsyncFence, Fence
-from txcore.ids import IdFactory
+from txcore.ids import IdFactory, TransactionId
 from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
@@ -55,9 +55,13 @@ class TransactionBase(Generic[ProducerT, ConnectionT]):
         self._core = core
         self._connection = connection
 
+    def __repr__(self) -> str:
+        """Return the class, the id and the phase."""
+        return f"{type(self).__name__}({self.transaction_id!r}, {self._core.phase.value})"
+
     @property
-    def transaction_id(self) -> bytes:
-        """The 16 bytes that identify this transaction everywhere."""
+    def transaction_id(self) -> TransactionId:
+        """The id of this transaction everywhere: in headers, on the command line, in the console."""
         return self._core.transaction_id
 
     @property
@@ -315,7 +319,8 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
         """Send many in the listener style, pipelined: those that the broker answers together continue together.
 
         The listener runs in this thread. Results are in the order given. A transaction of which nothing was sent, or
-        whose half is uncertain, has its error in `error` and the state UNKNOWN; the others are not affected.
+        whose half is uncertain, has its error in `error` and UNKNOWN as its local transaction state; the others are
+        not affected.
 
         At most 1,000 are under way, and fewer where the listener is slow: as many as can end, at the rate so far, in
         half of a producer's time (`immunity_s` less the backend's `release_time_max_s`). So only some of the first 100

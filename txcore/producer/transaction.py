@@ -16,7 +16,7 @@ from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.fence import NO_DATABASE, AnyFence
-from txcore.ids import IdFactory, id_text, partition_of
+from txcore.ids import IdFactory, TransactionId, id_text, known_id, partition_of
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 from txcore.message_table import Mode, TableRow, lane_of
 from txcore.producer.group_join import Joining
@@ -87,6 +87,7 @@ class LocalTransaction(msgspec.Struct):
     """One transaction on its producer's side; a listener's `execute` receives it.
 
     Attributes:
+        identity: The 16 bytes of its id, as records, fence and broker take them.
         half, immunity_s: Set when the half is made.
         give_way_s: Reading of the clock after which the producer publishes nothing; None without a reading.
         began_s: When its database transaction was opened, in the database style.
@@ -99,7 +100,7 @@ class LocalTransaction(msgspec.Struct):
     """
 
     context: ProducerContext
-    transaction_id: bytes
+    identity: bytes
     messages: list[TargetMessage] = msgspec.field(default_factory=list)
     policies: tuple[CheckPolicy, ...] = ()
     phase: Phase = Phase.OPEN
@@ -117,11 +118,20 @@ class LocalTransaction(msgspec.Struct):
     asked: OpKind | None = None
     result: EndResult | None = None
 
+    def __repr__(self) -> str:
+        """Return the class, the id and the phase."""
+        return f"LocalTransaction({self.transaction_id!r}, {self.phase.value})"
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        """The id of this transaction everywhere: in headers, on the command line, in the console."""
+        return known_id(self.identity)
+
     @property
     def partition(self) -> int:
         """The partition that the id falls into; 0 while their number is unknown, and no half can be written."""
         count = self.context.partition_count
-        return partition_of(self.transaction_id, count) if count else 0
+        return partition_of(self.identity, count) if count else 0
 
     @overload
     def fence(self, connection: DatabaseConnection) -> None: ...
@@ -145,7 +155,7 @@ class LocalTransaction(msgspec.Struct):
         if fence is None:
             raise TransactionStateError("this producer has no fence; make it with a SqlFence or an AsyncSqlFence")
         expected = () if self.database in {b"", NO_DATABASE} else ((), self.database)
-        call = Call(fence.insert, (connection, self.transaction_id, self.context.group, *expected))
+        call = Call(fence.insert, (connection, self.identity, self.context.group, *expected))
         if fence.is_async:
             return self._fence_awaited(call)
         self.must_look = True
@@ -192,7 +202,7 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
     """
     if transaction.phase is not Phase.OPEN:
         raise TransactionStateError(
-            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}; "
+            f"transaction {id_text(transaction.identity)} is {transaction.phase.value}; "
             "publish before prepare, or begin another one"
         )
     validate_message(message)
@@ -249,7 +259,7 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
         immunity_s, interval_s, check_max = policy.immunity_s, policy.interval_s, policy.check_max
     half = Half(
         wire.VERSION,
-        transaction.transaction_id,
+        transaction.identity,
         context.group,
         partition,
         0,
@@ -273,13 +283,13 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
             reason="size",
         )
     transaction.immunity_s = immunity_s
-    transaction.half = HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
+    transaction.half = HalfRecord(context.group, partition, transaction.identity, 0, body, transaction.messages)
     return transaction.half
 
 
 def table_rows(transaction: LocalTransaction) -> list[TableRow]:
     """Return the rows of the message table for *transaction*, in the order of publishing."""
-    identity, group = transaction.transaction_id, transaction.context.group
+    identity, group = transaction.identity, transaction.context.group
     return [
         TableRow(identity, index, lane_of(group, message.key, identity), wire.encode_message(message))
         for index, message in enumerate(transaction.messages)

@@ -31,7 +31,6 @@ from txcore.errors import (
     is_outage,
 )
 from txcore.fence import AnyFence
-from txcore.ids import id_text
 from txcore.message import LocalTransactionState
 from txcore.message_table import Mode
 from txcore.producer.finish import end, ran_local, require, resolution_of
@@ -76,7 +75,7 @@ def prepare(
 
 
 def _fence_and_keep(transaction: LocalTransaction, fence: AnyFence, connection: Any) -> Flow[None]:
-    yield Call(fence.insert, (connection, transaction.transaction_id, transaction.context.group))
+    yield Call(fence.insert, (connection, transaction.identity, transaction.context.group))
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     transaction.database = fence.database_of(connection)
     yield from _keep(transaction, fence)
@@ -93,7 +92,7 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
     if fence is None:
         raise TransactionStateError("the database style needs a producer with fence=SqlFence(…) or AsyncSqlFence(…)")
     transaction.began_s = transaction.context.clock.elapsed_s()
-    transaction.connection = yield Call(fence.begin, (engine, transaction.transaction_id, transaction.context.group))
+    transaction.connection = yield Call(fence.begin, (engine, transaction.identity, transaction.context.group))
     transaction.fenced = True
     transaction.database = fence.database_of(transaction.connection)
     return transaction.connection
@@ -133,7 +132,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
         if is_undone:
             raise
         raise CommitUnknownError(
-            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {remedy}",
+            f"the database's COMMIT of {transaction.transaction_id} failed and may have applied; {remedy}",
             transaction_id=transaction.transaction_id,
         ) from (error.__cause__ if isinstance(error, CommitUnknownError) else error)
     transaction.connection = None
@@ -143,7 +142,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
 
 def _ask(of_fence: Callable[..., Any], transaction: LocalTransaction) -> Flow[None]:
     """Call *of_fence* for the row of *transaction*."""
-    yield Call(of_fence, (transaction.connection, transaction.transaction_id))
+    yield Call(of_fence, (transaction.connection, transaction.identity))
 
 
 def _verify_and_keep(transaction: LocalTransaction, fence: AnyFence) -> Flow[None]:
@@ -164,7 +163,7 @@ def _put_into_table(transaction: LocalTransaction, fence: AnyFence, connection: 
 
     Raises: as `prepare`.
     """
-    identity, group = transaction.transaction_id, transaction.context.group
+    identity, group = transaction.identity, transaction.context.group
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
     yield Call(fence.insert, (connection, identity, group, table_rows(transaction)))
@@ -228,7 +227,7 @@ def _tell(transaction: LocalTransaction, switch: Switch | None, reason: str) -> 
 
 def _enqueue(transaction: LocalTransaction, fence: AnyFence, reason: str) -> Flow[None]:
     """Put the messages into the message table; with fence state 3 a half that turns up is not published, too."""
-    identity, group = transaction.transaction_id, transaction.context.group
+    identity, group = transaction.identity, transaction.context.group
     yield Call(fence.enqueue, (transaction.connection, identity, group, table_rows(transaction)))
     _is_in_table(transaction, reason)
 
@@ -283,13 +282,13 @@ def appended(transaction: LocalTransaction, outcome: Outcome, began_s: float) ->
     identity = transaction.transaction_id
     if outcome.status is Status.UNKNOWN:
         raise HalfUnknownError(
-            f"no certain answer to the half of {id_text(identity)}: it may be stored; roll the database "
+            f"no certain answer to the half of {identity}: it may be stored; roll the database "
             "back, and the check drops the half",
             transaction_id=identity,
         ) from outcome.error
     if isinstance(outcome.error, MessageRejectedError) or type(outcome.error) is UsageError:
         raise outcome.error  # Not the broker's refusal: the message's own fault, or a backend from before a fork.
     raise HalfRefusedError(
-        f"the broker refused the half of {id_text(identity)}: {outcome.error}; nothing was sent",
+        f"the broker refused the half of {identity}: {outcome.error}; nothing was sent",
         transaction_id=identity,
     ) from outcome.error

@@ -98,7 +98,7 @@ class Dialect(ABC):
 
     def encode(self, transaction_id: bytes) -> Any:
         """Return an id in the driver's form."""
-        return transaction_id
+        return bytes(transaction_id)  # PyMySQL would send a TransactionId as its text
 
     def begin(self, border: Border) -> None:  # noqa: B027 - most drivers begin by themselves
         """Open a transaction on a connection that the fence has opened for a producer, if the driver does not."""

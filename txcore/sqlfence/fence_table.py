@@ -12,6 +12,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, UsageError
+from txcore.ids import TransactionId, known_id
 from txcore.sqlfence import identity
 from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import POSTGRESQL, Border
@@ -42,14 +43,14 @@ class FenceStats:
 
     Attributes:
         states: Rows per state (1 committed, 2 tombstone, 3 via the message table, 4 forced).
-        oldest: The smallest id; `ids.born_ms` gives its time.
+        oldest: The smallest id, whose `born_ms` gives its time.
         pruned_below: The horizon.
         groups: The same rows per producer group and state.
     """
 
     states: Mapping[int, int]
-    oldest: bytes | None
-    pruned_below: bytes
+    oldest: TransactionId | None
+    pruned_below: TransactionId
     groups: Mapping[str, Mapping[int, int]]
 
 
@@ -178,7 +179,8 @@ class FenceTable(Generic[EngineT]):
             states: Counter[int] = Counter()
             for counts in groups.values():
                 states.update(counts)
-            return FenceStats(dict(states), dialect.oldest(border), dialect.horizon(border), groups)
+            oldest, below = dialect.oldest(border), known_id(dialect.horizon(border))
+            return FenceStats(dict(states), None if oldest is None else known_id(oldest), below, groups)
 
         return await self._own.transact(action, self._lock_timeout_s)
 

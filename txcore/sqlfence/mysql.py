@@ -7,7 +7,7 @@ cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are del
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border
@@ -73,7 +73,7 @@ class MySQL(Dialect):
         """Insert, and set a savepoint as an anchor: only a savepoint's name shows whether it is still this
         transaction, because some statements commit implicitly.
         """
-        values = {"id": transaction_id, "producer_group": group}
+        values: dict[str, Any] = {"id": bytes(transaction_id), "producer_group": group}
         if identity:
             values["identity"] = identity
         if border.quick_change(self._inserts[bool(identity)], values) != 1:

@@ -88,7 +88,7 @@ def test_listener_style_runs_the_local_transaction_after_the_half(kit: Kit, topi
     result = kit.producer(listener).send_message_in_transaction(Message(topic, b"body"))
     kit.history.committed(result.transaction_id)
     assert [(1, [])] == seen
-    assert (COMMIT, EndState.ACCEPTED) == (result.state, result.end.state if result.end else None)
+    assert (COMMIT, EndState.ACCEPTED) == (result.local_transaction_state, result.end.state if result.end else None)
     assert [b"body"] == kit.bodies(topic)
 
 
@@ -98,9 +98,9 @@ def test_send_many_delivers_every_commit_in_order_of_results(kit: Kit, topic: st
     answers = [COMMIT if number % 3 else UNKNOWN for number in range(60)]
     messages = [(Message(topic, b"%02d" % number), answer) for number, answer in enumerate(answers)]
     results = kit.hasty_producer(listener).send_many(messages)
-    assert answers == [result.state for result in results]
+    assert answers == [result.local_transaction_state for result in results]
     for result in results:
-        if result.state is COMMIT:
+        if result.local_transaction_state is COMMIT:
             kit.history.committed(result.transaction_id)
     accepted = [result.end.state for result in results if result.end]
     expected = [message.body for message, answer in messages if answer is COMMIT]

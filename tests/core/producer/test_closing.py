@@ -173,7 +173,7 @@ class TestUnderWay:
                 sending = asyncio.ensure_future(producer.send_message_in_transaction(Message("t", b"x")))
                 await listener.has_begun.wait()
                 asyncio.get_running_loop().call_later(0.05, listener.may_end.set)
-            return (await sending).state
+            return (await sending).local_transaction_state
 
         assert COMMIT is asyncio.run(main())
         assert [b"x"] == [each.body for each in broker.topics["t"]]

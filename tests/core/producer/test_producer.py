@@ -161,7 +161,7 @@ class TestSendMany:
         producer = TransactionProducer(backend, "g", listener=Noting())
         bodies = [b"%04d" % n for n in range(WINDOW_COUNT + 500)]
         results = producer.send_many((Message("t", body), None) for body in bodies)
-        assert {(COMMIT, EndState.ACCEPTED)} == {(each.state, each.end.state) for each in results}
+        assert {(COMMIT, EndState.ACCEPTED)} == {(each.local_transaction_state, each.end.state) for each in results}
         assert [ids[body] for body in bodies] == [each.transaction_id for each in results]
         assert WINDOW_COUNT + 500 == len(broker.topics["t"])
 
@@ -199,7 +199,7 @@ class TestSendMany:
                 (Message("t", b"5"), None),
             ]
         )
-        states = [each.state.name for each in results]
+        states = [each.local_transaction_state.name for each in results]
         assert ["COMMIT", "UNKNOWN", "UNKNOWN", "ROLLBACK", "COMMIT"] == states
         assert isinstance(results[1].error, UsageError)
         assert boom is results[2].error
@@ -398,7 +398,7 @@ class TestBothForms:
         """A listener that defines neither form answers UNKNOWN, with an error that says what is missing."""
         producer = TransactionProducer(backend, "g", listener=TransactionListener())
         result = producer.send_message_in_transaction(Message("t", b""))
-        assert LocalTransactionState.UNKNOWN is result.state
+        assert LocalTransactionState.UNKNOWN is result.local_transaction_state
         assert "TransactionListener has no execute(transaction, message, arg)" == str(result.error)
 
 

@@ -374,7 +374,7 @@ class TestListenerStyle:
         resolution = steps.send(COMMIT)
         result = by_hand.run_to_end(steps, DURABLE)
         assert OpKind.COMMIT == resolution.op.kind
-        assert (COMMIT, EndState.ACCEPTED, None) == (result.state, result.end.state, result.error)
+        assert (COMMIT, EndState.ACCEPTED, None) == (result.local_transaction_state, result.end.state, result.error)
         decoded = wire.decode_half(half.body)
         assert (9_000, 4_000, 2, False) == (
             decoded.immunity_ms,
@@ -428,7 +428,7 @@ class TestListenerStyle:
         next(steps)
         steps.send(DURABLE)
         result = by_hand.run_to_end(steps, LocalTransactionState.UNKNOWN)
-        assert (LocalTransactionState.UNKNOWN, None, None) == (result.state, result.end, result.error)
+        assert (LocalTransactionState.UNKNOWN, None, None) == (result.local_transaction_state, result.end, result.error)
 
     def test_an_exception_is_not_a_rollback(self, unfenced, by_hand):
         """A listener's exception is UNKNOWN and writes nothing, because the database may have committed (R5)."""
@@ -437,7 +437,8 @@ class TestListenerStyle:
         steps.send(DURABLE)
         error = ValueError("after the commit")
         result = by_hand.throw_to_end(steps, error)
-        assert (LocalTransactionState.UNKNOWN, None, error) == (result.state, result.end, result.error)
+        assert LocalTransactionState.UNKNOWN is result.local_transaction_state
+        assert (None, error) == (result.end, result.error)
 
     @pytest.mark.parametrize("answer", [None, True, "COMMIT"])
     def test_an_answer_of_another_type_is_unknown(self, unfenced, by_hand, answer):
@@ -446,7 +447,7 @@ class TestListenerStyle:
         next(steps)
         steps.send(DURABLE)
         result = by_hand.run_to_end(steps, answer)
-        assert LocalTransactionState.UNKNOWN is result.state
+        assert LocalTransactionState.UNKNOWN is result.local_transaction_state
         assert isinstance(result.error, TransactionStateError)
 
     def test_a_fenced_listener_that_forgot_its_row_is_vouched_for(self, context, by_hand):
@@ -484,7 +485,7 @@ class TestListenerStyle:
         steps.send(DURABLE)
         steps.send(COMMIT)
         result = by_hand.throw_to_end(steps, error)
-        assert (COMMIT, state) == (result.state, result.end.state)
+        assert (COMMIT, state) == (result.local_transaction_state, result.end.state)
 
 
 class TestDatabaseStyle:

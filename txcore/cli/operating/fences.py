@@ -24,7 +24,7 @@ from txcore.cli.operating.place import (
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
 from txcore.history.resuming import resumable_id
-from txcore.ids import born_ms, first_id_at, id_text
+from txcore.ids import TransactionId, born_ms, first_id_at, id_text
 from txcore.operator import formatting
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class _Closed:
         return self._finished.intersection(ids) | (sent - self._undecided)
 
 
-def _undecided(session: Session) -> set[bytes]:
+def _undecided(session: Session) -> set[TransactionId]:
     """Return the ids of a group's halves that are pending or parked.
 
     Only the whole logs show the state of an entry. That one read decides about it: it may have been resumed since the
