@@ -48,7 +48,7 @@ HIDDEN: Final = {
     # The broker's side of `memory://`, called by its backend only.
     "MemoryBroker": {
         *("ensure_group", "unknown_group", "refusal", "append", "topic_refusal", "publish", "superseded", "fenced"),
-        *("append_ops", "store_checkpoint", "join", "leave", "rebalance", "given_up"),
+        *("append_ops", "join", "leave", "rebalance", "given_up"),
     },
     "MemoryBackend": {"request"},
     # A module's hook and descriptor, which the registry looks for; membership, which a checker asks its backend for.

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from txcore import ranges
 from txcore.errors import ConfigError
 from txcore.fence import AnyFence
 from txcore.message_table import Mode, ModeName
+
+HALF_DEADLINE_MIN_S: Final = 0.001
+HALF_DEADLINE_MAX_S: Final = 60.0
 
 
 def mode_of(mode: ModeName, fence: AnyFence | None) -> Mode:
@@ -22,12 +28,25 @@ def mode_of(mode: ModeName, fence: AnyFence | None) -> Mode:
     return chosen
 
 
-def require_fence_kind(producer: str, fence: AnyFence | None, *, is_async: bool) -> None:
-    """Refuse a fence of the other kind than the *producer*, the name of a class.
+def require_half_deadline(half_deadline_s: object) -> None:
+    """Require a time that an open database transaction may wait for its half's ack.
 
     Raises:
-        ConfigError: it is of the other kind.
+        ConfigError: it is no number of seconds, or out of range.
     """
+    ranges.require("half_deadline_s", half_deadline_s, float, HALF_DEADLINE_MIN_S, HALF_DEADLINE_MAX_S)
+
+
+def require_kinds(
+    producer: str, listener: object, listener_type: type, fence: AnyFence | None, *, is_async: bool
+) -> None:
+    """Refuse a listener that is none, or a fence of the other kind than the *producer*, the name of a class.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if listener is not None:
+        ranges.require_listener(listener, listener_type, producer)
     if fence is not None and fence.is_async is not is_async:
         needed = "AsyncSqlFence, on an AsyncEngine" if is_async else "SqlFence, on a blocking Engine"
         raise ConfigError(f"{producer} needs {needed}; this is {type(fence).__name__}", key="fence")

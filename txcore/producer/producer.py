@@ -19,7 +19,7 @@ from txcore.message_table import Mode, ModeName
 from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
-from txcore.producer.arguments import mode_of, require_fence_kind
+from txcore.producer.arguments import mode_of, require_half_deadline, require_kinds
 from txcore.producer.finish import end
 from txcore.producer.group_join import UNREACHED, Joining
 from txcore.producer.handles import attach, handle_of
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 GROUP_TIMEOUT_S: Final = 30.0
 HALF_DEADLINE_S: Final = 2.0
-HALF_DEADLINE_MIN_S: Final = 0.001
-HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
 FenceT = TypeVar("FenceT", Fence, AsyncFence)
 ListenerT = TypeVar("ListenerT", bound=Listener[Any, Any])
@@ -150,9 +148,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
         randomness: Randomness | None = None,
     ) -> None:
         ranges.require_place(backend, group, fence, plugins)
-        if listener is not None:
-            ranges.require_listener(listener, self._listener_type, type(self).__name__)
-        require_fence_kind(type(self).__name__, fence, is_async=self._is_async)
+        require_kinds(type(self).__name__, listener, self._listener_type, fence, is_async=self._is_async)
         if partition_count is not None:
             ranges.require("partition_count", partition_count, int, 1)
         chosen = mode_of(mode, fence)
@@ -160,7 +156,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
         capabilities = backend.capabilities
         require_room(policy, capabilities.release_time_max_s)
         ranges.require("unsettled_max", unsettled_max, int, 0)
-        ranges.require("half_deadline_s", half_deadline_s, float, HALF_DEADLINE_MIN_S, HALF_DEADLINE_MAX_S)
+        require_half_deadline(half_deadline_s)
         self._joining = Joining(lambda: backend.ensure_group(group, partition_count))
         self._join_timeout_s = half_deadline_s if chosen is Mode.AUTO else GROUP_TIMEOUT_S
         reporter = ProducerReporter(group, plugins, clock)
@@ -226,8 +222,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
     Args:
         backend: An open backend; the caller closes it.
         group: The producer group; its checker decides the transactions that this producer leaves open.
-        fence: Makes checks decisive; needed for the database style. Its engine is a blocking one, as the producer
-            reads through it, too.
+        fence: Makes checks decisive; needed for the database style.
         listener: Runs local transactions in the listener style.
         policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
         partition_count: Verified against the group, or used to create it; None accepts the existing count.

@@ -43,7 +43,11 @@ def send_many(
             taken = [*itertools.islice(pending, count)]
             if not taken:
                 return
-            some = [Sending(begin(context, len(taken)), *_pair(each)) for each in taken]
+            try:
+                some = [Sending(begin(context, len(taken)), message, arg) for message, arg in taken]
+            except (TypeError, ValueError):
+                _require_pairs(taken)
+                raise
             window.begun(len(some))
             ended.append([])
             loop.spawn(send(some, ended[-1]))
@@ -89,15 +93,14 @@ class _Window:
         self._ended_count += count
 
 
-def _pair(item: tuple[Message, Any]) -> tuple[Message, Any]:
-    try:
-        message, arg = item
-    except (TypeError, ValueError):
-        text = (
-            f"send_many takes pairs (message, arg), not {type(item).__name__}; of this and later ones nothing was sent"
-        )
-        raise UsageError(text) from None
-    return message, arg
+def _require_pairs(items: Iterable[object]) -> None:
+    """Refuse the first of *items* that is no pair."""
+    for item in items:
+        try:
+            _, _ = item  # type: ignore[misc]
+        except (TypeError, ValueError):
+            text = f"send_many takes pairs (message, arg), not {type(item).__name__}"
+            raise UsageError(f"{text}; of this and later ones nothing was sent") from None
 
 
 def _unsent(sending: Sending) -> TransactionSendResult:

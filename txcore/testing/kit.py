@@ -294,7 +294,7 @@ class Kit:
         relays: list[Relay] = []
         for name, known in self._groups.items():
             if known.checker is None and known.has_source:
-                if getattr(known.fence, "is_async", False) and not may_await:
+                if known.fence is not None and known.fence.is_async and not may_await:
                     raise UsageError(f"the fence of group {name!r} is asynchronous: use `await kit.drain_async()`")
                 self.checker(name, fence=known.fence, listener=known.listeners or None)
             checkers += [] if known.checker is None else [known.checker]
@@ -305,7 +305,7 @@ class Kit:
         """Return the relays of a group's message table; one is made if its producers have a blocking engine."""
         if known.uses_table and not known.relays:
             engine, table = getattr(known.fence, "engine", None), getattr(known.fence, "table", None)
-            if engine is None or table is None or getattr(known.fence, "is_async", False):
+            if engine is None or table is None or (known.fence is not None and known.fence.is_async):
                 raise UsageError(
                     f"group {name!r} uses the message table, and the kit needs a blocking engine for its relay: "
                     f"kit.relay({name!r}, create_engine(…))"

@@ -152,7 +152,7 @@ def test_asyncio_service_dies_in_the_same_way(kit, shop, when, step):
 
     async def run():
         engine = create_async_engine(shop.url)
-        fence = txcore.SqlFence(engine)
+        fence = txcore.AsyncSqlFence(engine)
         producer = kit.async_producer("shop", fence=fence)
         with crash(kit, when, step):
             async with producer.transaction(engine) as tx:

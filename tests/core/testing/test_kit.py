@@ -243,7 +243,7 @@ def test_checker_of_the_kit_has_no_thread(kit, shop):
 
 def test_table_of_an_asynchronous_engine_needs_a_relay(kit, shop):
     """The error names the call."""
-    kit.async_producer("shop", fence=txcore.SqlFence(sqlalchemy_async(shop)), mode="table")
+    kit.async_producer("shop", fence=txcore.AsyncSqlFence(sqlalchemy_async(shop)), mode="table")
     with pytest.raises(txcore.UsageError, match=r"kit\.(relay|drain_async)"):
         kit.drain()
 
