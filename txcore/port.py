@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
+from txcore.errors import BackendUnavailableError
 from txcore.records import (
     Capabilities,
     Checkpoint,
@@ -222,3 +223,19 @@ def failed(error: BaseException) -> Future[T]:
     future.set_running_or_notify_cancel()
     future.set_exception(error)
     return future
+
+
+GROUP_TIMEOUT_S: Final = 30.0
+"""Longest wait for a backend's answer about a group, in seconds."""
+
+
+def ensured(backend: Backend, group: str, partition_count: int | None = None) -> int:
+    """Make a group where it is missing, and return its number of partitions; see `Backend.ensure_group`.
+
+    Raises:
+        BackendUnavailableError: no answer within `GROUP_TIMEOUT_S`.
+    """
+    try:
+        return backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+    except TimeoutError as error:
+        raise BackendUnavailableError(f"no answer about group {group!r} within {GROUP_TIMEOUT_S:g} s") from error

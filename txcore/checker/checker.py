@@ -19,7 +19,7 @@ from txcore.fence import AnyFence
 from txcore.lifecycle import RunningInside
 from txcore.listener import CheckListener
 from txcore.message import CheckPolicy
-from txcore.port import Backend, Claim
+from txcore.port import Backend, Claim, ensured
 from txcore.records import ClaimEvent, ClaimEventKind
 from txcore.runtime import instrumentation as names
 from txcore.runtime.call_pool import CallPool
@@ -27,7 +27,6 @@ from txcore.runtime.commands import Flow
 from txcore.runtime.flow_loop import Loop, Task
 from txcore.runtime.instrumentation import Reporter
 
-GROUP_TIMEOUT_S = 30.0
 MEMBERSHIP_PAUSE_MAX_S = 0.25
 """Longest time, in seconds, until a checker learns that it must give a partition up, or has lost it."""
 
@@ -240,6 +239,7 @@ class Checker(RunningInside):
 
         Raises:
             BackendTimeoutError: not finished within *timeout_s*; the next call continues.
+            ConfigError, BackendUnavailableError: the group cannot be joined.
         """
         if self._thread is not None:
             raise TransactionStateError("this checker runs in a thread; stop it before run_once")
@@ -297,7 +297,7 @@ class Checker(RunningInside):
     def _join(self) -> None:
         if self._membership is not None:
             return
-        self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
+        ensured(self._backend, self._group)
         claim = self._backend.claim(self._group, self._member)
         self._pool = CallPool(self._limits.calls_max, event_loop=self._event_loop)  # `stop` closed the last one.
         context = self._context_with(claim=claim)

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from txcore import ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BackendNotInstalledError, BackendUnavailableError, TransactionStateError
+from txcore.errors import BackendNotInstalledError, TransactionStateError
 from txcore.ids import TransactionId
 from txcore.lifecycle import RunningInside
 from txcore.outbox.relay_steps import BatchReport, RelayContext, RelayLimits, Rest, relay_batch
-from txcore.port import Backend
+from txcore.port import Backend, ensured
 from txcore.runtime import instrumentation as names
 from txcore.runtime.flow_loop import Loop
 from txcore.runtime.instrumentation import Reporter
@@ -35,7 +35,6 @@ from txcore.outbox.foreign_tables import OutboxTable
 from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
 from txcore.outbox.sql_table import NoTableError, SqlMessageTable
 
-GROUP_TIMEOUT_S: Final = 30.0
 HOLD_SPARE_S: Final = 10.0
 """Time, in seconds, that a relay keeps its slots beyond its slowest batch before another relay may hold them."""
 NEVER: Final = 1_000_000_000
@@ -251,10 +250,7 @@ class Relay(RunningInside):
 
     def _joined(self) -> RelayContext:
         if self._context is None:
-            try:
-                count = self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
-            except TimeoutError as error:
-                raise BackendUnavailableError(f"no answer about group {self._group!r}") from error
+            count = ensured(self._backend, self._group)
             self.table.join()
             self._context = RelayContext(
                 self._group,

@@ -16,7 +16,7 @@ from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
 from txcore.message_table import Mode, ModeName
-from txcore.port import Backend
+from txcore.port import GROUP_TIMEOUT_S, Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
 from txcore.producer.arguments import mode_of, require_half_deadline, require_kinds
@@ -36,7 +36,6 @@ from txcore.runtime.instrumentation import ProducerReporter
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine  # noqa: F401 - in a text
 
-GROUP_TIMEOUT_S: Final = 30.0
 HALF_DEADLINE_S: Final = 2.0
 R = TypeVar("R")
 FenceT = TypeVar("FenceT", Fence, AsyncFence)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from txcore.checker.checker import Checker, CheckerStats
 from txcore.clock import Clock, Randomness
 from txcore.errors import TxcoreError
-from txcore.port import Backend
+from txcore.port import Backend, ensured
 from txcore.sidecar.answers import Answers, open_answers
 from txcore.sidecar.figures import Figures
 from txcore.sidecar.plan import GroupPlan
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("txcore.sidecar")
 STUCK_S: Final = 60.0
 """Seconds without a turn of its loop after which a checker counts as stuck."""
-GROUP_TIMEOUT_S: Final = 30.0
 
 
 class GroupState(enum.StrEnum):
@@ -144,7 +143,7 @@ class GroupRunner:
         try:
             self._answers = answers = open_answers(plan, self._resources, self.figures, self._clock, self._randomness)
             self._backend = self._resources.take_backend(plan.backend_url)
-            self._backend.ensure_group(plan.name, plan.section.partitions or None).result(GROUP_TIMEOUT_S)
+            ensured(self._backend, plan.name, plan.section.partitions or None)
             self._checker = Checker(
                 self._backend,
                 plan.name,
@@ -169,10 +168,7 @@ class GroupRunner:
         if self._relay is not None:
             self._relay.relay.ask_to_stop()
         if self._checker is not None:
-            try:
-                self._checker.stop(self.plan.checker.shutdown_s)
-            except TimeoutError as error:
-                LOG.warning("group.leave_failed", extra={"txcore": {"group": self.plan.name, "error": repr(error)}})
+            self._checker.stop(self.plan.checker.shutdown_s)
         self._release()
 
     def _release(self) -> None:

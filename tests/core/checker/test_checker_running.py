@@ -18,10 +18,12 @@ from txcore import (
     Message,
     TransactionListener,
     TransactionProducer,
+    port,
 )
 from txcore.checker.partition_owner import LOOK_SHARE
 from txcore.checker.partition_state import PartitionState
 from txcore.clock import SystemClock
+from txcore.errors import BackendUnavailableError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.memory import MemoryBackend, MemoryBroker, MemoryClaim
 from txcore.runtime import instrumentation as names
@@ -360,6 +362,19 @@ def test_stopped_checker_ends_its_calls_when_the_end_of_its_claim_is_not_confirm
     checker.stop(timeout_s=0.05)
     assert checker._pool._is_closed
     assert 1 == len(observed.named(names.CHECKER_ERROR))
+
+
+@pytest.mark.parametrize("joins", [Checker.run_once, Checker.start])
+def test_checker_without_an_answer_about_its_group_raises_an_error_of_txcore(joins, monkeypatch):
+    """A backend that never answers about the group is reported as unavailable; the next call tries again."""
+    monkeypatch.setattr(port, "GROUP_TIMEOUT_S", 0.01)
+    backend = MemoryBackend(MemoryBroker())
+    checker = Checker(backend, "g", listener=Answers(LocalTransactionState.COMMIT))
+    with monkeypatch.context() as silent:
+        silent.setattr(backend, "ensure_group", lambda *_: Future())
+        with pytest.raises(BackendUnavailableError, match="no answer about group 'g'"):
+            joins(checker)
+    assert checker.run_once().partitions
 
 
 def test_a_check_that_outlasts_the_time_to_stop_ends_later_without_an_error(monkeypatch):
