@@ -116,12 +116,17 @@ class MySQL(Dialect):
             f"@txcore_table_wait = @@SESSION.lock_wait_timeout, SESSION lock_wait_timeout = {max(seconds, 1)}",
             {},
         )
-        border.change("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
-        if border.commits_each_statement():  # an engine in autocommit mode
-            border.change("START TRANSACTION", {})
-        return (
+        undo = (
             "SET SESSION innodb_lock_wait_timeout = @txcore_lock_wait, SESSION lock_wait_timeout = @txcore_table_wait"
         )
+        try:
+            border.change("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
+            if border.commits_each_statement():  # an engine in autocommit mode
+                border.change("START TRANSACTION", {})
+        except BaseException:
+            border.outside(undo)  # the connection may belong to a pool, and its next holder would not wait
+            raise
+        return undo
 
     def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
         """Upsert with a real change: InnoDB shows a commit before its log is written, and a check that changed
