@@ -205,27 +205,26 @@ class Operator:
     def commit(
         self, transaction_id: TransactionId, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
     ) -> EndResult:
-        """Ask the owner to commit; see `_force`."""
+        """Ask the partition's owner to publish a half's messages; it does so after immunity, if the fence agrees.
+
+        Without *wait_s* the result is UNKNOWN: the request is written. With *wait_s*, the seconds to wait for the end:
+        ACCEPTED if the final op agrees, CONFLICT if another final op holds or the fence refuses, else UNKNOWN.
+
+        Raises:
+            UsageError: *reason* is empty, or the logs do not hold the id.
+            TransactionStateError: see `ask`.
+        """
         return self._force(transaction_id, OpKind.COMMIT, reason, override_fence=override_fence, wait_s=wait_s)
 
     def rollback(
         self, transaction_id: TransactionId, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
     ) -> EndResult:
-        """Ask the owner to roll back; see `_force`."""
+        """Ask the partition's owner to drop a half's messages; all else is as for `commit`."""
         return self._force(transaction_id, OpKind.ROLLBACK, reason, override_fence=override_fence, wait_s=wait_s)
 
     def _force(
         self, transaction_id: TransactionId, kind: OpKind, reason: str, *, override_fence: bool, wait_s: float
     ) -> EndResult:
-        """Write a request; the partition's owner executes it after immunity, through the fence.
-
-        Without *wait_s* the result is UNKNOWN: requested. With it: ACCEPTED when the final op agrees, CONFLICT when
-        another final op holds or the fence refused, UNKNOWN when the owner did not execute it in time.
-
-        Raises:
-            UsageError: no reason given, or the id is unknown.
-            TransactionStateError: see `ask`.
-        """
         journey = self.show(transaction_id)
         result = self.ask(journey, kind, reason, override_fence=override_fence)
         if result.state is not EndState.UNKNOWN or result.error is not None or wait_s <= 0:

@@ -114,7 +114,7 @@ class Transaction(TransactionBase["TransactionProducer", "Connection"]):
         return self._producer.finish(end(self._core, OpKind.COMMIT))
 
     def rollback(self) -> EndResult:
-        """End without a target. With a fence only after the tombstone is certain; else CONFLICT or UNKNOWN."""
+        """End without a target; a fenced transaction only after its tombstone is certain, else CONFLICT or UNKNOWN."""
         return self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
 
@@ -236,7 +236,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
             fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
         plugins: Notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
 
-    Thread safe. A forked child makes its own. Use it by `with`; the end of the block is `close`.
+    Thread safe. A forked child must make its own producer. Use it by `with`; the end of the block is `close`.
 
     Raises:
         ConfigError: see `ProducerBase`; or the group has other settings.
@@ -300,7 +300,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
         return DatabaseTransaction(self, begin(self._open_context()), engine)
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
-        """Send in the listener style: half, local transaction, end. See `sending.send_in_transaction`.
+        """Send in the listener style: half, local transaction, end.
 
         Raises:
             TransactionStateError: this producer has no listener.
@@ -369,7 +369,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
             self._places.give_back()
 
     def finish(self, step: Flow[R]) -> R:
-        """Run a flow that ends a begun transaction: it takes a place where one is free, and is never held back.
+        """Run a flow that ends a begun transaction: it counts as a caller in flight, and never waits for one.
 
         A refusal would leave a database transaction open, or report that nothing of a committed one was sent.
         """

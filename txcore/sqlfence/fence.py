@@ -34,10 +34,14 @@ class SqlFence(FenceCore[Engine]):
 
     A producer's statements bypass SQLAlchemy where possible: its statement events and its log do not show them.
 
-    Not detected: a savepoint opened by a statement of the user's own (not `begin_nested`) before the row is written
-    on MariaDB, MySQL and SQLite, and rolled back after `verify`; a statement that commits by itself (DDL, LOCK TABLES)
-    after `prepare(connection)` on MariaDB and MySQL, so that row and half stay even if the rest is rolled back;
-    settings for durability that are changed after `verify`; commits lost by a failover to an asynchronous standby.
+    The fence does not detect:
+
+    - a savepoint that a statement of your own (not `begin_nested`) opens before the row is written, and that is rolled
+      back after `verify`, on MariaDB, MySQL and SQLite;
+    - a statement that commits by itself (DDL, LOCK TABLES) after `prepare(connection)` on MariaDB and MySQL: row and
+      half stay, even if the rest is rolled back;
+    - settings for durability that change after `verify`;
+    - commits that a failover to an asynchronous standby loses.
 
     Args:
         engine: SQLAlchemy Engine; its pool provides the fence's own connections.
@@ -93,7 +97,7 @@ class SqlFence(FenceCore[Engine]):
         """Read the identity of the database of the fence's own engine.
 
         Raises:
-            BackendUnavailableError: unreachable.
+            BackendUnavailableError: the database cannot be reached.
         """
         return at_once(self._read_database())
 
@@ -107,17 +111,17 @@ class SqlFence(FenceCore[Engine]):
         self._verifying(transaction_id)(border_of(connection, self.engine))
 
     def withdraw(self, connection: DatabaseConnection, transaction_id: bytes) -> None:
-        """Delete the row again inside its own open transaction (a block that published nothing)."""
+        """Delete the row in the open transaction that inserted it, because its block published nothing."""
         self._withdrawing(transaction_id)(border_of(connection, self.engine))
 
     def enqueue(
         self, connection: DatabaseConnection, transaction_id: bytes, group: str, rows: Sequence[TableRow]
     ) -> None:
-        """Insert messages into the message table, and set the row to state 3, inside its own open transaction.
+        """Insert messages into the message table, and set the row to state 3, in the open transaction that inserted it.
 
         Raises:
-            FenceMisuseError: the row is not in this transaction; it was rolled back.
-            NotSentError: the database failed; rolled back.
+            FenceMisuseError: the row is not in this transaction, which was rolled back.
+            NotSentError: the database failed; the transaction was rolled back.
         """
         self._enqueueing(transaction_id, group, rows)(border_of(connection, self.engine))
 
@@ -165,7 +169,7 @@ class SqlFence(FenceCore[Engine]):
     ) -> Mapping[bytes, FenceReading]:
         """Read the rows that are certainly committed and durable; ABSENT for every other id. See `Fence.settled`.
 
-        Does not replace a tombstone: an ABSENT transaction may be open, and commit. On MariaDB and MySQL it writes to
+        It replaces no tombstone: an ABSENT transaction may be open, and may commit. On MariaDB and MySQL it writes to
         the rows that it finds, because only a later commit certainly puts them on disk.
         """
         return at_once(self._settle(transaction_ids, connection))
@@ -199,7 +203,7 @@ class SqlFence(FenceCore[Engine]):
         """Return the `Database` of the fence's own engine: its identity, and former ones.
 
         Raises:
-            BackendUnavailableError: unreachable.
+            BackendUnavailableError: the database cannot be reached.
         """
         return at_once(self._identify())
 
@@ -215,7 +219,7 @@ class SqlFence(FenceCore[Engine]):
 
         Raises:
             UsageError: no reason, nothing to adopt, a role that cannot find out, or tables of schema version 1.
-            BackendUnavailableError: unreachable.
+            BackendUnavailableError: the database cannot be reached.
         """
         return at_once(self._adopt(reason, by, former))
 
@@ -223,21 +227,21 @@ class SqlFence(FenceCore[Engine]):
         """Return the FenceRow of each id that has one, without writing.
 
         Raises:
-            BackendUnavailableError: unreachable.
+            BackendUnavailableError: the database cannot be reached.
         """
         return at_once(self._read_rows(transaction_ids))
 
     def ids_below(self, below: bytes, after: bytes = LOWEST_ID, count: int = CHUNK) -> list[bytes]:
         """Return up to *count* ids of rows between *after* and *below*, both excluded, ascending.
 
-        Reads only. Raises BackendUnavailableError when unreachable.
+        Reads only. Raises BackendUnavailableError when the database cannot be reached.
         """
         return at_once(self._ids_below(below, after, count))
 
     def sent(self, transaction_ids: Sequence[bytes]) -> set[bytes]:
         """Return the ids of state 3 whose messages are all sent, without writing.
 
-        Raises BackendUnavailableError when unreachable.
+        Raises BackendUnavailableError when the database cannot be reached.
         """
         return at_once(self._sent(transaction_ids))
 
@@ -245,7 +249,7 @@ class SqlFence(FenceCore[Engine]):
         """Return FenceStats. Counts every row.
 
         Raises:
-            BackendUnavailableError: unreachable.
+            BackendUnavailableError: the database cannot be reached.
         """
         return at_once(self._count())
 
