@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from txcore import ranges
+from txcore import arguments
 from txcore.checker.context import CheckContext
 from txcore.checker.limits import Limits
 from txcore.checker.partition_owner import PartitionOwner, PartitionStats
@@ -166,11 +166,11 @@ class Checker(RunningInside):
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        ranges.require_place(backend, group, fence, plugins)
+        arguments.require_place(backend, group, fence, plugins)
         if policy is not None:
-            ranges.require_type("policy", policy, CheckPolicy, "a txcore.CheckPolicy")
+            arguments.require_type("policy", policy, CheckPolicy, "a txcore.CheckPolicy")
         if limits is not None:
-            ranges.require_type("limits", limits, Limits, "txcore.Limits")
+            arguments.require_type("limits", limits, Limits, "txcore.Limits")
         if listener is None and fence is None:
             raise ConfigError("a checker needs a listener or a fence to ask", key="listener")
         if event_loop is None and fence is not None and fence.is_async:
@@ -186,7 +186,7 @@ class Checker(RunningInside):
         self._member = member or f"checker-{randomness.getrandbits(48):012x}"
         listeners = listener if isinstance(listener, Sequence) else () if listener is None else (listener,)
         for each in listeners:
-            ranges.require_check_listener(each)
+            arguments.require_check_listener(each)
         self._report = Reporter("txcore.checker", plugins, group=group)
         self._context_with = functools.partial(
             CheckContext,

@@ -12,7 +12,7 @@ from contextlib import closing
 from functools import partial
 from typing import Final, Self
 
-from txcore import ranges
+from txcore import arguments
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import HalfRefusedError, HalfUnknownError, TransactionStateError, UsageError
 from txcore.history.force_rules import REASON_TEXT, Ruling, force_op, ruling_on
@@ -64,8 +64,8 @@ class Operator:
         randomness: Randomness | None = None,
         on_progress: Progress | None = None,
     ) -> None:
-        ranges.require_place(backend, group)
-        ranges.require_type("by", by, str, "the operator's name")
+        arguments.require_place(backend, group)
+        arguments.require_type("by", by, str, "the operator's name")
         self._group = group
         self._by = by
         self._clock = clock or SystemClock()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from txcore import ranges
+from txcore import arguments
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BackendNotInstalledError, TransactionStateError
 from txcore.ids import TransactionId
@@ -96,9 +96,9 @@ class Relay(RunningInside):
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        ranges.require_place(backend, group, None, plugins)
+        arguments.require_place(backend, group, None, plugins)
         if limits is not None:
-            ranges.require_type("limits", limits, RelayLimits, "txcore.RelayLimits")
+            arguments.require_type("limits", limits, RelayLimits, "txcore.RelayLimits")
         self._clock, randomness = clock or SystemClock(), randomness or system_randomness()
         self._limits = limits or RelayLimits()
         self._by = f"r:{randomness.getrandbits(48):012x}"

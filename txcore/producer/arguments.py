@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txcore import ranges
+from txcore import arguments, ranges
 from txcore.errors import ConfigError
 from txcore.fence import AnyFence
 from txcore.message_table import Mode, ModeName
@@ -46,7 +46,7 @@ def require_kinds(
         ConfigError: there is one.
     """
     if listener is not None:
-        ranges.require_listener(listener, listener_type, producer)
+        arguments.require_listener(listener, listener_type, producer)
     if fence is not None and fence.is_async is not is_async:
         needed = "AsyncSqlFence, on an AsyncEngine" if is_async else "SqlFence, on a blocking Engine"
         raise ConfigError(f"{producer} needs {needed}; this is {type(fence).__name__}", key="fence")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
-from txcore import ranges
+from txcore import arguments, ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.connections import DatabaseConnection
 from txcore.errors import BackendTimeoutError, BusyError, ClosedError, TransactionStateError, TxcoreError
@@ -146,7 +146,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        ranges.require_place(backend, group, fence, plugins)
+        arguments.require_place(backend, group, fence, plugins)
         require_kinds(type(self).__name__, listener, self._listener_type, fence, is_async=self._is_async)
         if partition_count is not None:
             ranges.require("partition_count", partition_count, int, 1)

@@ -10,7 +10,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from txcore import ranges, wire
+from txcore import arguments, wire
 from txcore.clock import Clock
 from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.enums import direct
@@ -226,7 +226,7 @@ def require_room(policy: CheckPolicy, margin_s: float) -> None:
     Raises:
         ConfigError: `immunity_s` is not longer than *margin_s*, or *policy* is no policy.
     """
-    ranges.require_type("policy", policy, CheckPolicy, "a txcore.CheckPolicy")
+    arguments.require_type("policy", policy, CheckPolicy, "a txcore.CheckPolicy")
     if policy.immunity_s <= margin_s:
         raise ConfigError(
             f"immunity_s is {policy.immunity_s:g} but this backend may take {margin_s:g} s to deliver; "
