@@ -72,10 +72,13 @@ def test_mypy_strict_takes_the_programs_of_the_documents(tmp_path):
 
 
 def program_of(document):
-    """Return the lines of a document's programs, each at its place, so that an error has the document's number."""
+    """Return the lines of a document's programs, each at its place, so that an error has the document's number.
+
+    A file of tests is no program, and few users give types to theirs.
+    """
     lines = []
     for block in blocks_of(document):
-        if block.language == "python":
+        if block.language == "python" and (block.order, block.detail) != ("run", "pytest"):
             lines = lines or ["from scene import *"]
             lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
     return lines
