@@ -124,6 +124,7 @@ class Kit:
         Its `run_once()` judges the halves that are due by the clock, as after `kit.clock.advance(6)`.
         """
         known = self._group(group)
+        known.fence = fence or known.fence
         if known.checker is not None:
             known.checker.stop()
         known.checker = KitChecker(
@@ -302,16 +303,30 @@ class Kit:
         return (yield from draining.drain(self.clock, checkers, relays, self.unsettled, may_await=may_await))
 
     def _relays_of(self, name: str, known: _Group) -> list[Relay]:
-        """Return the relays of a group's message table; one is made if its producers have a blocking engine."""
-        if known.uses_table and not known.relays:
-            engine, table = getattr(known.fence, "engine", None), getattr(known.fence, "table", None)
-            if engine is None or table is None or (known.fence is not None and known.fence.is_async):
-                raise UsageError(
-                    f"group {name!r} uses the message table, and the kit needs a blocking engine for its relay: "
-                    f"kit.relay({name!r}, create_engine(…))"
-                )
+        """Return the relays of a group's message table; one is made if it has messages and a blocking engine."""
+        if known.relays:
+            return known.relays
+        engine, table = _engine_of(known.fence), getattr(known.fence, "table", "")
+        if engine is None and known.uses_table:
+            raise UsageError(
+                f"group {name!r} uses the message table, and the kit needs a blocking engine for its relay: "
+                f"kit.relay({name!r}, create_engine(…))"
+            )
+        if engine is not None and (known.uses_table or self._has_messages(name, engine, table)):
             self.relay(name, engine, table=table)
         return known.relays
+
+    def _has_messages(self, name: str, engine: Engine, table: str) -> bool:
+        """Return whether the message table has any; a producer that the service made may have put them there."""
+        from txcore.outbox.relay import Relay  # noqa: PLC0415 - needs the extra sql
+
+        relay = Relay(self.backend, name, engine, table=table, clock=self.clock)
+        try:
+            return relay.waiting().waiting > 0
+        except BackendUnavailableError:  # then the fence does not answer either, which the checker reports
+            return False
+        finally:
+            relay.stop()
 
     def _with_advice(self, each: Unsettled) -> Unsettled:
         known = self._groups.get(each.group)
@@ -334,3 +349,13 @@ class Kit:
         except TxcoreError as error:
             left.append(f"more may be open: {error}")
         return topics.explanation(self.broker, topic, left)
+
+
+def _engine_of(fence: AnyFence | None) -> Engine | None:
+    """Return the blocking engine of the fence's database; None where there is none."""
+    engine = getattr(fence, "engine", None)
+    if engine is None:
+        return None
+    from sqlalchemy import Engine  # noqa: PLC0415 - needs the extra sql
+
+    return engine if isinstance(engine, Engine) else None

@@ -223,6 +223,21 @@ def test_service_with_its_own_objects_uses_the_url(kit, shop):
     kit.assert_published("orders.created", count=1)
 
 
+@pytest.mark.parametrize("has_relay", [False, True])
+def test_table_of_a_service_with_its_own_producer_is_drained(kit, shop, has_relay):
+    """The kit knows the fence by its checker, so it shows and relays what waits in that fence's message table."""
+    producer = txcore.TransactionProducer(kit.backend, "shop", fence=shop.fence, mode="auto", clock=kit.clock)
+    kit.checker("shop", fence=shop.fence)
+    if has_relay:
+        kit.relay("shop", shop.engine)
+    kit.broker.down = True
+    shop.place(producer)
+    kit.broker.down = False
+    assert "in the message table of group 'shop': 1" in failure(kit.assert_published, "orders.created")
+    assert 1 == kit.drain().relayed
+    kit.assert_published("orders.created", count=1)
+
+
 def test_broker_that_is_down_is_named(kit, shop):
     """Neither drain nor a failed assertion waits for a broker that a test has stopped."""
     producer = kit.producer("shop", fence=shop.fence)
