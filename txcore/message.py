@@ -128,8 +128,8 @@ class Message(msgspec.Struct, gc=False):
         """Return a message whose body is *obj* as JSON, with `content-type: application/json` unless you give one.
 
         Takes dicts, lists, dataclasses, msgspec Structs and pydantic models. A datetime becomes a text by RFC 3339,
-        a UUID, Decimal or date a text, an enum its value, bytes a text in base64. NaN and infinity become null. The
-        arguments are those of `of`.
+        a UUID, Decimal, date or transaction id a text, an enum its value, bytes a text in base64. NaN and
+        infinity become null. The arguments are those of `of`.
 
         Raises:
             MessageRejectedError: a value cannot be encoded (the text names its field and type), or a field is invalid;

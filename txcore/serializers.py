@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from txcore.errors import MessageRejectedError, NotSentError, TxcoreError
+from txcore.ids import TransactionId
 
 CONTENT_TYPE: Final = "content-type"
 """The header that names the format of a body."""
+_BASES: Final[Mapping[type, Callable[[Any], Any]]] = {
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+    int: int.__index__,
+    float: float.__float__,
+}
+"""Types of which JSON knows the values; of a subclass, the function returns the value in its base type."""
 
 
 class Serializer(Protocol):
@@ -75,7 +83,15 @@ def to_json(topic: str, obj: Any) -> tuple[bytes, Mapping[str, str | bytes]]:
 
 
 def _plain(obj: Any) -> Any:
-    """Return a pydantic model's own form for JSON, without importing pydantic."""
+    """Return a form for JSON: a transaction id's text, a subclass's base value, or a pydantic model's own form.
+
+    Pydantic is not imported.
+    """
+    if isinstance(obj, TransactionId):
+        return str(obj)
+    for kind, value_of in _BASES.items():
+        if isinstance(obj, kind):
+            return value_of(obj)
     dump = getattr(obj, "model_dump", None)
     if dump is None or isinstance(obj, type):
         raise TypeError(f"objects of type {type(obj).__qualname__} have no form in JSON")

@@ -15,6 +15,7 @@ from txcore_conformance.kit import wait_until
 
 from txcore import Checker, CheckPolicy, TransactionProducer
 from txcore.errors import MessageRejectedError, NotSentError
+from txcore.ids import TransactionId
 from txcore.listener import TransactionListener
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.message import LocalTransactionState, Message
@@ -40,6 +41,28 @@ class Parcel(pydantic.BaseModel):
     at: dt.datetime
 
 
+class Safe(str):
+    """A text like those of template libraries, which its own text replaces when it is printed."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "<safe>"
+
+
+class Price(float):
+    """A number like NumPy's float64."""
+
+
+class Count(int):
+    """A whole number with a name of its own."""
+
+
+class Raw(bytes):
+    """Bytes with a name of their own."""
+
+
+NIL = uuid.UUID(int=0)
 NOON = dt.datetime(2026, 11, 24, 12, tzinfo=dt.UTC)
 
 
@@ -53,6 +76,11 @@ NOON = dt.datetime(2026, 11, 24, 12, tzinfo=dt.UTC)
         ),
         (Parcel(number=2, at=NOON), b'{"number":2,"at":"2026-11-24T12:00:00Z"}'),
         ([Parcel(number=2, at=NOON)], b'[{"number":2,"at":"2026-11-24T12:00:00Z"}]'),
+        ({"id": TransactionId.parse(str(NIL))}, b'{"id":"00000000-0000-0000-0000-000000000000"}'),
+        (
+            {"name": Safe("tea"), "price": Price(1.5), "count": Count(2), "raw": Raw(b"tea")},
+            b'{"name":"tea","price":1.5,"count":2,"raw":"dGVh"}',
+        ),
     ],
 )
 def test_json_takes_the_usual_objects(obj, body):
