@@ -143,9 +143,13 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener, AsyncFence
 
     async def finish(self, step: Flow[R]) -> R:
         """See `TransactionProducer.finish`; nothing cancels it before the flow has begun."""
-        if self._slots.locked():
+        if not self._slots.locked():
+            return await self.run(step)
+        self._under_way_count += 1
+        try:
             return await run_async(step, self._bridge)
-        return await self.run(step)
+        finally:
+            self._under_way_count -= 1
 
 
 class AsyncDatabaseTransaction(AbstractAsyncContextManager[AsyncTransaction]):

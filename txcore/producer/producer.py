@@ -320,12 +320,11 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
         half of a producer's time (`immunity_s` less the backend's `release_time_max_s`). So only some of the first 100
         can end TOO_LATE because of the others.
         """
-        listener, has_place = self._require_listener(), self._places.take_free()
+        listener, leave = self._require_listener(), self._places.enter()
         try:
             return send_many(self._backend, self._context, listener, messages)
         finally:
-            if has_place:
-                self._places.give_back()
+            leave()
 
     def attach(self, handle: str) -> Transaction:
         """Return the prepared transaction that a `handle` names, from this or another process.
@@ -373,12 +372,11 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
 
         A refusal would leave a database transaction open, or report that nothing of a committed one was sent.
         """
-        has_place = self._places.take_free()
+        leave = self._places.enter()
         try:
             return run_blocking(step, self._bridge)
         finally:
-            if has_place:
-                self._places.give_back()
+            leave()
 
 
 class DatabaseTransaction(AbstractContextManager[Transaction]):

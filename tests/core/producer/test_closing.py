@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy
 
 import txcore
-from txcore import BackendTimeoutError, ClosedError, ConfigError, HalfRefusedError, Message, SqlFence
+from txcore import BackendTimeoutError, ClosedError, ConfigError, EndState, HalfRefusedError, Message, SqlFence
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.producer import producer as producers
 
@@ -57,6 +57,14 @@ class HeldTask(txcore.AsyncTransactionListener):
         self.has_begun.set()
         await self.may_end.wait()
         return COMMIT
+
+
+def prepared(producer):
+    """Return a transaction whose half is stored."""
+    transaction = producer.begin()
+    transaction.publish(Message("t", b"x"))
+    transaction.prepare()
+    return transaction
 
 
 class TestJoining:
@@ -159,6 +167,52 @@ class TestUnderWay:
             threading.Timer(0.05, listener.may_end.set).start()
         assert [b"x"] == [each.body for each in broker.topics["t"]]
         thread.join(30)
+
+    def test_an_end_without_a_place_is_waited_for(self, monkeypatch):
+        """The end of a transaction is never held back for want of a place; closing waits for it all the same."""
+        backend = MemoryBackend(MemoryBroker())
+        producer = txcore.TransactionProducer(backend, "g", unsettled_max=1)
+        release, has_begun, may_end = backend.release, threading.Event(), threading.Event()
+
+        def held(batch):
+            has_begun.set()
+            assert may_end.wait(30)
+            release(batch)
+
+        transaction = prepared(producer)
+        monkeypatch.setattr(backend, "release", held)
+        assert producer._places.take(0)
+        thread = threading.Thread(target=transaction.commit)
+        thread.start()
+        assert has_begun.wait(30)
+        producer._places.give_back()
+        assert not producer.close(0.05)
+        may_end.set()
+        assert producer.close()
+        assert EndState.ACCEPTED is transaction.result.state
+        thread.join(30)
+
+    def test_an_end_without_a_place_is_waited_for_by_asyncio(self, monkeypatch):
+        """The same for asyncio."""
+        backend, batches = MemoryBackend(MemoryBroker()), []
+
+        async def main():
+            producer = txcore.AsyncTransactionProducer(backend, "g", unsettled_max=1)
+            transaction = producer.begin()
+            transaction.publish(Message("t", b"x"))
+            await transaction.prepare()
+            release = backend.release
+            monkeypatch.setattr(backend, "release", batches.append)
+            async with producer._slots:
+                ending = asyncio.ensure_future(transaction.commit())
+                while not batches:  # noqa: ASYNC110 - no event follows the handing over
+                    await asyncio.sleep(0)
+            assert not await producer.close(0.05)
+            release(batches[0])
+            assert await producer.close()
+            assert EndState.ACCEPTED is (await ending).state
+
+        asyncio.run(main())
 
     def test_the_end_of_the_block_waits_for_the_calls_of_other_tasks(self):
         """The same for asyncio, whose event loop runs the calls meanwhile."""
