@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError  # an Exception, as a checker's thread gets it
 from typing import Any, Final
 
 from txcore.checker.checker import Checker
@@ -69,7 +70,7 @@ class SkippingLoop(Loop):
 
         def answered(done: asyncio.Future[Any]) -> None:
             self.awaited.discard(done)
-            error = done.exception()
+            error = CancelledError("the call was cancelled") if done.cancelled() else done.exception()
             self.resume(task, None if error else done.result(), error)
 
         future.add_done_callback(answered)

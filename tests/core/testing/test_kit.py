@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -236,6 +237,25 @@ def test_table_of_a_service_with_its_own_producer_is_drained(kit, shop, has_rela
     assert "in the message table of group 'shop': 1" in failure(kit.assert_published, "orders.created")
     assert 1 == kit.drain().relayed
     kit.assert_published("orders.created", count=1)
+
+
+def test_cancelled_check_is_an_answer_that_is_missing(kit):
+    """A listener whose check is cancelled is named, as any other that gives no answer."""
+
+    class Cancelled(txcore.AsyncTransactionListener):
+        async def execute(self, transaction, message, arg):
+            return txcore.LocalTransactionState.UNKNOWN
+
+        async def check_local_transaction(self, half):
+            raise asyncio.CancelledError
+
+    async def main():
+        async with kit.async_producer("shop", listener=Cancelled()) as producer:
+            await producer.send_message_in_transaction(txcore.Message("orders.created", b"tea"))
+        with pytest.raises(UndecidedError, match="cancelled"):
+            await kit.drain_async()
+
+    asyncio.run(main())
 
 
 def test_broker_that_is_down_is_named(kit, shop):
