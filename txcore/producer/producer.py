@@ -203,7 +203,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
             ClosedError: this producer is closed.
         """
         if self._is_closed:
-            raise ClosedError("this producer is closed")
+            raise ClosedError("this producer is closed; nothing was begun")
         return self._context
 
     def _require_listener(self) -> ListenerT:
