@@ -81,7 +81,9 @@ class UnknownSchemeError(UsageError):
     """No installed backend has this scheme; `known` lists the schemes of those that are installed."""
 
     def __init__(self, scheme: str, known: tuple[str, ...]) -> None:
-        super().__init__(f"unknown backend {scheme!r}; known backends: {', '.join(known) or 'none'}")
+        super().__init__(
+            f"unknown backend {scheme!r}; known backends: {', '.join(known) or 'none'}; a URL begins with one and ://"
+        )
         self.scheme = scheme
         self.known = known
 

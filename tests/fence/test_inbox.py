@@ -225,3 +225,21 @@ def test_connection_of_another_database_is_refused(make_world, tmp_path):
         inbox.receive(connection, headers_of(server.new_id())),
     ):
         pytest.fail("entered")
+
+
+def test_missing_table_is_one_sentence(world):
+    """A forgotten create() is a mistake of the program; the driver's error is its cause."""
+    inbox = Inbox(world.engine, table=f"missing_{world.number}")
+    sentence = rf"^table missing_{world.number} is missing: run create\(\) of the inbox once"
+    with (
+        pytest.raises(UsageError, match=sentence),
+        world.engine.begin() as connection,
+        inbox.receive(connection, headers_of(world.new_id())),
+    ):
+        pass
+
+
+def test_forgotten_with_is_stopped_before_any_effect(world, inbox):
+    """`if inbox.receive(…)` would apply every copy."""
+    with world.engine.begin() as connection, pytest.raises(UsageError, match="before its block is entered"):
+        assert inbox.receive(connection, headers_of(world.new_id()))

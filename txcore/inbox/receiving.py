@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 from sqlalchemy import Engine, MetaData
 
 from txcore.clock import Clock, SystemClock
-from txcore.errors import ConfigError
+from txcore.errors import ConfigError, UsageError
 from txcore.ids import first_id_at
 from txcore.inbox.identity import message_id_of
 from txcore.inbox.table import InboxTable
@@ -35,7 +35,17 @@ DEFAULT_TABLE: Final = "txcore_inbox"
 _CREATE_WAIT_S: Final = 10.0
 
 
-class Delivery(AbstractContextManager[bool]):
+class Unentered:
+    """What `receive` returns is no answer yet, so a program that takes it for one is stopped before any effect."""
+
+    def __bool__(self) -> bool:
+        raise UsageError(
+            "inbox.receive(…) has no answer, and has recorded nothing, before its block is entered: write "
+            "`with inbox.receive(connection, message) as is_first:`, and `async with` for an AsyncInbox"
+        )
+
+
+class Delivery(Unentered, AbstractContextManager[bool]):
     """The result of `Inbox.receive`; entering it records the message. Leaving it does nothing: the transaction ends."""
 
     def __init__(self, take: Callable[[], bool]) -> None:
@@ -48,7 +58,7 @@ class Delivery(AbstractContextManager[bool]):
         pass
 
 
-class AsyncDelivery(AbstractAsyncContextManager[bool]):
+class AsyncDelivery(Unentered, AbstractAsyncContextManager[bool]):
     """The result of `AsyncInbox.receive`, as `Delivery` is that of `Inbox.receive`."""
 
     def __init__(self, take: Callable[[], Awaitable[bool]]) -> None:
@@ -167,10 +177,11 @@ class Inbox(InboxCore[Engine]):
             old_is_first: Whether an unknown message older than the horizon of `prune` counts as a first delivery.
 
         Raises:
-            UsageError: a header is missing or malformed, or the connection commits each statement by itself.
+            UsageError: a header is missing or malformed, the connection commits each statement by itself, or the table
+                is missing.
             InboxHorizonError: older than the horizon and not remembered, nor is it now, should you commit: what you
                 write in this transaction is then yours alone, such as a note for a person.
-            What the database or its driver raises is raised as it is: the caller's transaction is the caller's.
+            What else the database or its driver raises is raised as it is: the caller's transaction is the caller's.
         """
         take = self._taking(message, old_is_first=old_is_first)
         return Delivery(lambda: take(border_of(connection, self.engine)))

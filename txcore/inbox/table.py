@@ -12,7 +12,7 @@ from txcore.errors import InboxHorizonError, UsageError
 from txcore.sqlfence.border import MYSQL, Border
 from txcore.sqlfence.definitions import inbox_ddl
 from txcore.sqlfence.dialects import decode_id
-from txcore.sqlfence.failures import Cause, unless
+from txcore.sqlfence.failures import Cause, failure_of, unless
 from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.schema import Tables
 
@@ -57,7 +57,16 @@ class InboxTable:
                 "the inbox needs a transaction, and this connection is in autocommit mode: the message would be marked "
                 "as received before its effect is committed"
             )
-        if not self._inserted(border, message):
+        try:
+            is_new = self._inserted(border, message)
+        except Exception as error:
+            if failure_of(error).cause is not Cause.NO_TABLE:
+                raise
+            raise UsageError(
+                f"table {self.tables.fence} is missing: run create() of the inbox once; the message is not recorded, "
+                "so roll back and do not acknowledge it"
+            ) from error
+        if not is_new:
             return False
         # Only now: a prune raises the horizon before it deletes rows, so a read after both sees the raised horizon.
         if not old_is_first and message.transaction_id < self._horizon_now(border):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txcore import arguments, ranges
 from txcore.errors import ConfigError
@@ -50,3 +50,19 @@ def require_kinds(
     if fence is not None and fence.is_async is not is_async:
         needed = "AsyncSqlFence, on an AsyncEngine" if is_async else "SqlFence, on a blocking Engine"
         raise ConfigError(f"{producer} needs {needed}; this is {type(fence).__name__}", key="fence")
+
+
+class BlockOnly:
+    """What `producer.transaction(…)` returns: it has nothing of a transaction before its block is entered."""
+
+    if not TYPE_CHECKING:  # a type checker reports the name itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Say which word is missing, where Python names a class that its reader has never seen."""
+            word = "async with" if hasattr(type(self), "__aenter__") else "with"
+            raise AttributeError(
+                f"producer.transaction(…) has no {name!r} before its block is entered: write "
+                f"`{word} producer.transaction(…) as tx:` and use tx; nothing was begun",
+                name=name,
+                obj=self,
+            )

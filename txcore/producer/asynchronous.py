@@ -16,6 +16,7 @@ from txcore.message import LocalTransactionState, Message
 from txcore.message_table import Mode
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import POLL_S
+from txcore.producer.arguments import BlockOnly
 from txcore.producer.finish import end
 from txcore.producer.handles import attach
 from txcore.producer.listener_style import send_in_transaction
@@ -152,7 +153,7 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener, AsyncFence
             self._under_way_count -= 1
 
 
-class AsyncDatabaseTransaction(AbstractAsyncContextManager[AsyncTransaction]):
+class AsyncDatabaseTransaction(BlockOnly, AbstractAsyncContextManager[AsyncTransaction]):
     """The database style: `async with producer.transaction(engine) as tx`."""
 
     def __init__(self, producer: AsyncTransactionProducer, core: LocalTransaction, engine: AsyncEngine | None) -> None:

@@ -20,6 +20,10 @@ _NO_FENCE: Final = (
     "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
     "the checker decides, or the message table's relay"
 )
+_PREPARE_FIRST: Final = (
+    ": its messages are stored nowhere, and are not sent; call prepare(connection) before the "
+    "database's commit, in asyncio with await. A `with producer.transaction(…)` block prepares and commits when it ends"
+)
 
 
 def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
@@ -33,7 +37,10 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     require(transaction, Phase.PREPARED)
     fence, connection = transaction.context.fence, transaction.connection
     if connection is not None and fence is not None and fence.is_open(connection):
-        raise TransactionStateError("the prepared connection's transaction is still open; end it first")
+        raise TransactionStateError(
+            "the prepared connection's transaction is still open; end it first, then repeat this call: nothing is "
+            "published yet"
+        )
     began_s = now_s(transaction)
     transaction.asked = kind
     # A caller that asks again while this end is under way, or after it was cancelled, reads that it is not certain.
@@ -201,6 +208,7 @@ def require(transaction: LocalTransaction, phase: Phase) -> None:
     if transaction.phase is not phase:
         raise TransactionStateError(
             f"transaction {id_text(transaction.identity)} is {transaction.phase.value}, not {phase.value}"
+            + (_PREPARE_FIRST if transaction.phase is Phase.OPEN else "")
         )
 
 

@@ -19,7 +19,7 @@ from txcore.message_table import Mode, ModeName
 from txcore.port import GROUP_TIMEOUT_S, Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
-from txcore.producer.arguments import mode_of, require_half_deadline, require_kinds
+from txcore.producer.arguments import BlockOnly, mode_of, require_half_deadline, require_kinds
 from txcore.producer.finish import end
 from txcore.producer.group_join import UNREACHED, Joining
 from txcore.producer.handles import attach, handle_of
@@ -76,7 +76,7 @@ class TransactionBase(Generic[ProducerT, ConnectionT]):
 
     @property
     def result(self) -> EndResult | None:
-        """The result of the end; None before the end."""
+        """The result of the end; None before the end, and where nothing was published."""
         return self._core.result
 
     def publish(self, message: Message) -> None:
@@ -192,11 +192,9 @@ class ProducerBase(Generic[ListenerT, FenceT]):
         except UNREACHED as error:
             if self._context.mode is Mode.AUTO:
                 return
-            if isinstance(error, TxcoreError):
-                raise
-            raise BackendTimeoutError(
-                f"no answer about group {self._context.group!r} within {self._join_timeout_s:g} s; nothing was sent"
-            ) from None
+            kind = type(error) if isinstance(error, TxcoreError) else BackendTimeoutError
+            why = str(error) or f"no answer within {self._join_timeout_s:g} s"
+            raise kind(f"the producer cannot join group {self._context.group!r}: {why}; nothing was sent") from error
 
     def _open_context(self) -> ProducerContext:
         """Return the context, for new work.
@@ -205,7 +203,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
             ClosedError: this producer is closed.
         """
         if self._is_closed:
-            raise ClosedError("this producer is closed")
+            raise ClosedError("this producer is closed; nothing was begun")
         return self._context
 
     def _require_listener(self) -> ListenerT:
@@ -379,7 +377,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
             leave()
 
 
-class DatabaseTransaction(AbstractContextManager[Transaction]):
+class DatabaseTransaction(BlockOnly, AbstractContextManager[Transaction]):
     """The database style: `with producer.transaction(engine) as tx`."""
 
     def __init__(self, producer: TransactionProducer, core: LocalTransaction, engine: Engine | None) -> None:

@@ -90,7 +90,9 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
     """
     fence = transaction.context.fence
     if fence is None:
-        raise TransactionStateError("the database style needs a producer with fence=SqlFence(…) or AsyncSqlFence(…)")
+        raise TransactionStateError(
+            "the database style needs a producer with fence=SqlFence(…) or AsyncSqlFence(…); nothing was begun"
+        )
     transaction.began_s = transaction.context.clock.elapsed_s()
     transaction.connection = yield Call(fence.begin, (engine, transaction.identity, transaction.context.group))
     transaction.fenced = True

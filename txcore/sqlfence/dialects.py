@@ -44,7 +44,8 @@ FOREIGN_TEXT: Final = (
     "savepoint"
 )
 GONE_TEXT: Final = (
-    "the fence row is gone: the transaction was ended or rolled back to a savepoint after the row was written"
+    "the fence row is gone: the transaction was ended or rolled back to a savepoint after the row was written. "
+    "No message is sent, and what was committed stays: end the transaction by leaving its block, or after prepare"
 )
 
 

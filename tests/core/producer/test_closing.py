@@ -148,7 +148,9 @@ class TestJoining:
                 pass
 
         for make in (lambda: txcore.TransactionProducer(LateGroup(), "g"), lambda: asyncio.run(main())):
-            with pytest.raises(BackendTimeoutError, match=r"no answer about group 'g' within 0.01 s"):
+            with pytest.raises(
+                BackendTimeoutError, match=r"cannot join group 'g': no answer within 0.01 s; nothing was sent"
+            ):
                 make()
 
 
@@ -285,3 +287,13 @@ class TestUnderWay:
             raise KeyError("mine")
         with pytest.raises(ClosedError):
             backend.ensure_group("g")
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [(txcore.TransactionProducer, "with"), (txcore.AsyncTransactionProducer, "async with")]
+)
+def test_forgotten_with_is_named_in_the_error(kind, word):
+    """A block that was not entered has nothing of a transaction; the text gives the line to write."""
+    producer = kind(MemoryBackend(MemoryBroker()), "g")
+    with pytest.raises(AttributeError, match=rf"no 'publish' before .* write `{word} producer\.transaction"):
+        producer.transaction().publish(Message("t", b"1"))

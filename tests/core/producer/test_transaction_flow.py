@@ -283,7 +283,7 @@ class TestEnd:
 
     def test_an_end_before_prepare_is_refused(self, transaction):
         """An end before prepare raises an error that names the transaction's state."""
-        with pytest.raises(TransactionStateError, match="is open, not prepared"):
+        with pytest.raises(TransactionStateError, match="is open, not prepared: its messages are stored nowhere"):
             next(end(transaction, OpKind.COMMIT))
 
     @pytest.mark.parametrize(
