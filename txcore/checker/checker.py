@@ -263,10 +263,10 @@ class Checker(RunningInside):
         for owner in membership.owners.values():
             owner.begin_sweep()
         while not membership.owners or any(owner.is_sweeping for owner in membership.owners.values()):
-            known = set(membership.owners)
+            known = set(membership.owners.values())
             membership.loop.turn()
-            for partition, owner in membership.owners.items():
-                if partition not in known:
+            for owner in membership.owners.values():
+                if owner not in known:  # also where its partition was lost and assigned anew in this turn
                     owner.begin_sweep()
             yield
 

@@ -26,6 +26,7 @@ from txcore.clock import SystemClock
 from txcore.errors import BackendUnavailableError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.memory import MemoryBackend, MemoryBroker, MemoryClaim
+from txcore.records import ClaimEvent, ClaimEventKind
 from txcore.runtime import instrumentation as names
 
 
@@ -339,6 +340,39 @@ def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, runn
         parked = 0 if is_commit or check_max > 1 else 3
         assert (3 * is_commit, parked) == (report.committed, report.parked)
         assert 3 * is_commit == len(broker.topics.get("t", ()))
+
+
+class LapsingClaim(MemoryClaim):
+    """A claim that is lost and assigned anew at one of its polls, as after a pause of its process."""
+
+    polls_left = 0
+
+    def poll(self):
+        events = super().poll()
+        self.polls_left -= 1
+        if self.polls_left:
+            return events
+        return [*events, ClaimEvent(ClaimEventKind.LOST, 0), ClaimEvent(ClaimEventKind.ASSIGNED, 0)]
+
+
+@pytest.mark.parametrize("polls", range(1, 6))
+def test_run_once_judges_the_halves_of_a_partition_that_was_assigned_anew(running_clock, monkeypatch, polls):
+    """A partition that is lost and assigned anew while `run_once` works is judged before `run_once` returns."""
+    broker = MemoryBroker(clock=running_clock)
+    backend, made = MemoryBackend(broker), []
+
+    def claim(group, member):
+        made.append(LapsingClaim(broker, backend.request, group, member))
+        return made[-1]
+
+    monkeypatch.setattr(backend, "claim", claim)
+    orphan(broker, running_clock)
+    checker = Checker(backend, "g", listener=Answers(LocalTransactionState.COMMIT), clock=running_clock)
+    assert (0, 1) == ((report := checker.run_once()).committed, report.pending)
+    running_clock.now_s += 10
+    made[0].polls_left = polls
+    report = checker.run_once()
+    assert (1, 0) == (report.committed, report.pending)
 
 
 class SilentClaim(MemoryClaim):
