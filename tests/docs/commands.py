@@ -41,7 +41,7 @@ FOREIGN = {
     *("acl", "kafka-acls.sh", "rabbitmqctl"),
 }
 #: Packages that a document may name for installation besides txcore.
-PACKAGES = {"nats-py[nkeys]", "pyspark==4.2.0", "pytest", "uv"}
+PACKAGES = {"aiosqlite", "nats-py[nkeys]", "pyspark==4.2.0", "pytest", "uv"}
 
 
 class WrongCommandError(Exception):
