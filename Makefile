@@ -136,6 +136,10 @@ matrix: $(DEV) ## the conformance suite on each broker version; writes docs/vers
 guarantees: $(DEV) ## write docs/guarantees.md anew from what the backends say of themselves
 	$(BIN)/txcore backends --markdown > docs/guarantees.md
 
+.PHONY: api
+api: $(DEV) ## write docs/api.md anew: every public name, its signature and first sentence
+	$(BIN)/python docs/site/api.py > docs/api.md
+
 .PHONY: docs
 docs: $(DEV) ## build the documentation as a static site in .artefacts/site; a broken link fails
 	$(BIN)/python docs/site/build.py .artefacts/site

@@ -25,7 +25,7 @@ from benchmarks.place import POLICY, Place
 from benchmarks.styles import AsyncCommitting, Committing
 from txcore import wire
 from txcore.clock import SystemClock, system_randomness
-from txcore.ids import IdFactory, partition_of
+from txcore.ids import IdFactory, known_id, partition_of
 from txcore.message import validate_message
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, TargetMessage
 from txcore.results import EndResult, EndState, TransactionSendResult
@@ -115,7 +115,7 @@ class _Records:
 
 def half_of(group: str, partition: int, identity: bytes, message: txcore.Message, now_ms: int) -> HalfRecord:
     """Return the half of one message."""
-    targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers))]
+    targets = [TargetMessage(message.topic, message.key, message.body, dict(message.headers or ()))]
     immunity_ms = round(POLICY.immunity_s * 1000)
     half = Half(wire.VERSION, identity, group, partition, 0, now_ms, immunity_ms, 0, 0, False, BY, targets)
     return HalfRecord(group, partition, identity, 0, wire.encode_half(half), targets)
@@ -123,8 +123,8 @@ def half_of(group: str, partition: int, identity: bytes, message: txcore.Message
 
 def result_of(half: HalfRecord) -> TransactionSendResult:
     """Return the result of an accepted transaction."""
-    end = EndResult(EndState.ACCEPTED, half.transaction_id)
-    return TransactionSendResult(half.transaction_id, txcore.LocalTransactionState.COMMIT, end)
+    end = EndResult(EndState.ACCEPTED, known_id(half.transaction_id))
+    return TransactionSendResult(end.transaction_id, txcore.LocalTransactionState.COMMIT, end)
 
 
 class _ByHand:
@@ -158,7 +158,7 @@ class _ByHand:
     def _release(self, chunk: _Chunk) -> None:
         chunk.left, chunk.then = len(chunk.messages), self._end
         for half, message in zip(chunk.records, chunk.messages, strict=True):
-            self._listener.execute_local_transaction(message, None)
+            self._listener.execute(None, message, None)
             self._records.publish(half, _Record(chunk, self._ready))
 
     def _end(self, chunk: _Chunk) -> None:
@@ -198,7 +198,7 @@ class _Tasks:
         stored = self._future()
         half = self._records.append(message, _Delivery(stored, self._delivered))
         await stored
-        await self._listener.execute_local_transaction(message, None)
+        await self._listener.execute(None, message, None)
         published = self._future()
         self._records.publish(half, _Delivery(published, self._delivered))
         await published
@@ -274,7 +274,7 @@ class _Callers:
         turn.acquire()
         half = self._records.append(message, _Delivery(turn, self._delivered))
         turn.acquire()
-        self._listener.execute_local_transaction(message, None)
+        self._listener.execute(None, message, None)
         self._records.publish(half, _Delivery(turn, self._delivered))
         turn.acquire()
         with self._lock:

@@ -25,7 +25,7 @@ WARM_UP_COUNT = 3
 class Committing(txcore.TransactionListener):
     """Returns COMMIT at once."""
 
-    def execute_local_transaction(self, message: txcore.Message, arg: Any) -> txcore.LocalTransactionState:  # noqa: ARG002
+    def execute(self, transaction: Any, message: txcore.Message, arg: Any) -> txcore.LocalTransactionState:  # noqa: ARG002
         """See `TransactionListener`."""
         return txcore.LocalTransactionState.COMMIT
 
@@ -33,7 +33,7 @@ class Committing(txcore.TransactionListener):
 class AsyncCommitting(txcore.AsyncTransactionListener):
     """Returns COMMIT at once."""
 
-    async def execute_local_transaction(self, message: txcore.Message, arg: Any) -> txcore.LocalTransactionState:  # noqa: ARG002
+    async def execute(self, transaction: Any, message: txcore.Message, arg: Any) -> txcore.LocalTransactionState:  # noqa: ARG002
         """See `AsyncTransactionListener`."""
         return txcore.LocalTransactionState.COMMIT
 
@@ -125,8 +125,8 @@ def database_async(place: Place, drive: Drive, *, task_count: int) -> Sample:
     async def measure() -> Sample:
         engine = place.async_engine(task_count)
         try:
-            fence = txcore.SqlFence(engine)
-            await fence.create()  # type: ignore[misc] # an asynchronous engine: it is awaitable
+            fence = txcore.AsyncSqlFence(engine)
+            await fence.create()
             producer = _async_producer(place, fence=fence)
 
             async def call() -> None:

@@ -22,25 +22,21 @@ with engine.begin() as connection:
     connection.execute(text("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item TEXT)"))
     connection.execute(text("CREATE TABLE IF NOT EXISTS parcels (item TEXT)"))
 
-backend = txcore.connect("sqlite:///broker.db")
-producer = txcore.TransactionProducer(backend, group="orders", fence=fence)
-checker = txcore.Checker(backend, group="orders", fence=fence)
-checker.start()  # finishes the transactions that a crash left open
-
 # The producer: one row and one message. An exception in the block undoes both; a crash anywhere leaves both or none.
-with producer.transaction(engine) as tx:
+with (
+    txcore.connect("sqlite:///broker.db") as backend,
+    txcore.Checker(backend, group="orders", fence=fence),  # finishes the transactions that a crash left open
+    txcore.TransactionProducer(backend, group="orders", fence=fence) as producer,
+    producer.transaction(engine) as tx,
+):
     number = tx.connection.execute(text("INSERT INTO orders (item) VALUES ('book')")).lastrowid
     tx.publish(txcore.Message("orders.created", b"book", key=str(number).encode()))
 
 # The consumer: delivery is at least once, the inbox makes it once.
-consumer = SqliteConsumer("broker.db", "orders.created", group="parcels")
-for message in consumer.poll():
-    with engine.begin() as connection, inbox.receive(connection, message) as first:
-        if first:
-            connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
-            print(f"order {message.key.decode()}: one parcel with a {message.body.decode()}")
-    consumer.ack(message.position)
-
-consumer.close()
-checker.stop()
-backend.close().result()
+with SqliteConsumer("broker.db", "orders.created", group="parcels") as consumer:
+    for message in consumer.poll():
+        with engine.begin() as connection, inbox.receive(connection, message) as first:
+            if first:
+                connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
+                print(f"order {(message.key or b'').decode()}: one parcel with a {message.body.decode()}")
+        consumer.ack(message.position)

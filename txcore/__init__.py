@@ -37,7 +37,14 @@ from txcore.errors import (
     WrongDatabaseError,
 )
 from txcore.hookspecs import Event, hookimpl
-from txcore.listener import AsyncTransactionListener, HalfView, TransactionListener
+from txcore.ids import TransactionId
+from txcore.listener import (
+    AsyncListenerTransaction,
+    AsyncTransactionListener,
+    HalfView,
+    ListenerTransaction,
+    TransactionListener,
+)
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.operator.lists import ParkedHalf, PendingHalf
 from txcore.operator.operator import Operator
@@ -47,13 +54,17 @@ from txcore.producer.transaction import current_transaction
 from txcore.records import Capabilities
 from txcore.registry import connect
 from txcore.results import EndResult, EndState, TransactionSendResult
+from txcore.serializers import Serializer
 
 if TYPE_CHECKING:
-    from txcore.inbox import Inbox
+    from txcore.inbox import AsyncInbox, Inbox
     from txcore.outbox.relay import Relay, RelayLimits, RelayStats
-    from txcore.sqlfence import SqlFence
+    from txcore.sqlfence import AsyncSqlFence, SqlFence
 
 __all__ = [
+    "AsyncInbox",
+    "AsyncListenerTransaction",
+    "AsyncSqlFence",
     "AsyncTransaction",
     "AsyncTransactionListener",
     "AsyncTransactionProducer",
@@ -84,6 +95,7 @@ __all__ = [
     "Inbox",
     "InboxHorizonError",
     "Limits",
+    "ListenerTransaction",
     "LocalTransactionState",
     "Message",
     "MessageRejectedError",
@@ -97,8 +109,10 @@ __all__ = [
     "Relay",
     "RelayLimits",
     "RelayStats",
+    "Serializer",
     "SqlFence",
     "Transaction",
+    "TransactionId",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",
@@ -121,18 +135,18 @@ logging.getLogger("txcore").addHandler(logging.NullHandler())
 
 def __getattr__(name: str) -> Any:
     """Import the names that need SQLAlchemy, and the version, only on first access."""
-    if name == "SqlFence":
-        from txcore.sqlfence import SqlFence
+    if name in {"AsyncSqlFence", "SqlFence"}:
+        from txcore import sqlfence
 
-        return SqlFence
+        return getattr(sqlfence, name)
     if name in {"Relay", "RelayLimits", "RelayStats"}:
         from txcore.outbox import relay
 
         return getattr(relay, name)
-    if name == "Inbox":
-        from txcore.inbox import Inbox
+    if name in {"AsyncInbox", "Inbox"}:
+        from txcore import inbox
 
-        return Inbox
+        return getattr(inbox, name)
     if name == "__version__":
         from importlib.metadata import version
 

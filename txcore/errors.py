@@ -30,7 +30,10 @@ TxcoreError
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from txcore.ids import TransactionId
 
 
 class TxcoreError(Exception):
@@ -78,7 +81,9 @@ class UnknownSchemeError(UsageError):
     """No installed backend has this scheme; `known` lists the schemes of those that are installed."""
 
     def __init__(self, scheme: str, known: tuple[str, ...]) -> None:
-        super().__init__(f"unknown backend {scheme!r}; known backends: {', '.join(known) or 'none'}")
+        super().__init__(
+            f"unknown backend {scheme!r}; known backends: {', '.join(known) or 'none'}; a URL begins with one and ://"
+        )
         self.scheme = scheme
         self.known = known
 
@@ -110,7 +115,7 @@ class ClosedError(UsageError):
 class NotSentError(TxcoreError):
     """Nothing was sent, and txcore did not commit the local transaction; both are certain. Try again with a new one."""
 
-    def __init__(self, message: str, *, transaction_id: bytes = b"", topic: str = "") -> None:
+    def __init__(self, message: str, *, transaction_id: TransactionId | None = None, topic: str = "") -> None:
         super().__init__(message)
         self.transaction_id = transaction_id
         self.topic = topic
@@ -134,7 +139,7 @@ class BusyError(NotSentError):
 class OutcomeUnknownError(TxcoreError):
     """The operation may or may not have taken effect. The check decides; the caller must assume neither."""
 
-    def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:
+    def __init__(self, message: str, *, transaction_id: TransactionId | None = None) -> None:
         super().__init__(message)
         self.transaction_id = transaction_id
 
@@ -173,7 +178,7 @@ class InboxHorizonError(TxcoreError):
     table, may know the answer.
     """
 
-    def __init__(self, message: str, *, transaction_id: bytes = b"") -> None:
+    def __init__(self, message: str, *, transaction_id: TransactionId | None = None) -> None:
         super().__init__(message)
         self.transaction_id = transaction_id
 
@@ -197,7 +202,7 @@ class WireFormatError(TxcoreError):
 class NewerRecordError(WireFormatError):
     """A record was written by a newer txcore, and this one would judge it wrongly; an upgraded txcore reads it.
 
-    The record stays in the log. Fields that all versions share are known; they are -1 or empty if missing.
+    The record stays in the log. Fields that all versions share are known; they are None, -1 or empty if missing.
 
     Attributes:
         version: The record's wire version; that of this txcore when only an op's kind is unknown.
@@ -212,7 +217,7 @@ class NewerRecordError(WireFormatError):
         message: str,
         *,
         version: int,
-        transaction_id: bytes = b"",
+        transaction_id: TransactionId | None = None,
         group: str = "",
         partition: int = -1,
         generation: int = -1,

@@ -2,15 +2,14 @@
 
 The producer's database transaction inserts the row with state 1. The check writes a tombstone (state 2) for the
 same key on a connection of its own and reads the winner, which is final. `sqlfence` implements this on SQLAlchemy.
-Methods that take a connection return an awaitable when the connection is an asynchronous one.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from txcore.enums import direct
 from txcore.message_table import TableRow
@@ -47,111 +46,17 @@ class FenceReading:
     is_foreign: bool = False
 
 
-class Fence(Protocol):
-    """The component that decides whether a local transaction committed. Thread safe."""
+class FenceAtHand(Protocol):
+    """The part of a fence of either kind that never waits."""
 
-    def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
-        """Open a connection of *engine* (None: the fence's own), begin, insert the row, make the commit durable.
-
-        Returns the connection, or an awaitable of it for an asynchronous engine. Raises as `insert`, after rolling
-        back and closing, and BackendUnavailableError when the database cannot be reached.
-        """
-
-    def insert(
-        self,
-        connection: Any,
-        transaction_id: bytes,
-        group: str,
-        rows: Sequence[TableRow] = (),
-        expected: bytes = b"",
-    ) -> Awaitable[None] | None:
-        """Insert the row in the caller's open top-level transaction and make its commit durable.
-
-        After it returns, the row certainly belongs to that transaction, so a half that follows at once needs no
-        `verify`. With *rows*, these go into the message table, and the row has state 3. **expected* is set when the
-        half was written before and names its database.
-
-        Raises:
-            WrongDatabaseError: the connection is to another database than *expected*.
-            FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
-            FencedError: the row exists already, or the id lies below the horizon.
-            NotSentError: the database failed otherwise.
-            After each of them the transaction has been rolled back, so that a swallowed error commits nothing.
-        """
-
-    def verify(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
-        """Check, just before the half append, that the row belongs to this still open top-level transaction.
-
-        Raises:
-            FenceMisuseError: it does not; the transaction was rolled back, and closed if `begin` opened it.
-            FencedError: the horizon has passed the id meanwhile; likewise.
-            NotSentError: the database failed; likewise.
-        """
+    @property
+    def is_async(self) -> bool:
+        """Whether it is an `AsyncFence`."""
 
     def is_open(self, connection: Any) -> bool:
         """Return whether the transaction that carries the row is still open; never waits.
 
         Where the library cannot distinguish transactions (a plain driver connection), any open one counts.
-        """
-
-    def withdraw(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
-        """Delete the row again inside its own open transaction (a block that published nothing)."""
-
-    def enqueue(
-        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]
-    ) -> Awaitable[None] | None:
-        """Insert messages into the message table and set the row to state 3, in the row's own open transaction.
-
-        Raises:
-            FenceMisuseError: the row is not in this transaction; it was rolled back, as after each other error.
-            NotSentError: the database failed.
-        """
-
-    def commit(self, connection: Any) -> Awaitable[None] | None:
-        """Commit and close a connection that `begin` opened.
-
-        Raises:
-            CommitUnknownError: COMMIT failed and may have applied.
-        """
-
-    def rollback(self, connection: Any) -> Awaitable[None] | None:
-        """Roll the transaction back in any case, and close the connection if `begin` opened it.
-
-        Idempotent; a failure of the database raises nothing.
-        """
-
-    def check(
-        self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
-    ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
-        """Write tombstones on a connection of its own and return the winner of each id.
-
-        A failure of the database never raises: an id without a result is NO_ANSWER. A COMMIT or ROLLBACK is
-        durable and final. An id of another group is NO_ANSWER with that reason. So is one whose half carries the
-        identity of another database in *databases* (`is_foreign`): no tombstone is written for it.
-        """
-
-    def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
-        """Read states without writing; ABSENT for no row. For operators and audits, never for decisions."""
-
-    def settled(
-        self, transaction_ids: Sequence[bytes], connection: Any = None
-    ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
-        """Read the rows that are certainly committed and durable; ABSENT for every other id.
-
-        A producer may act on COMMIT and VIA_TABLE; `check` decides all other answers. A failure of the database never
-        raises: an unread id is NO_ANSWER.
-
-        Reads on *connection*, which carried the row, if its holder still has it and no transaction is open on it: the
-        pool may have no other connection. Otherwise reads on a connection of the fence's own.
-        """
-
-    def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> Awaitable[None] | None:
-        """Set state 4, inserting the row if there is none.
-
-        Raises:
-            BackendUnavailableError: unreachable.
-            InMessageTableError: its messages are in the message table, so only their relay can hold them up.
-            WrongDatabaseError: *database*, the identity in the half, is another one; nothing was written.
         """
 
     def database_of(self, connection: Any) -> bytes:
@@ -163,5 +68,156 @@ class Fence(Protocol):
     def known_database(self) -> bytes | None:
         """Return the identity of the fence's own database; None when it must be read first."""
 
-    def read_database(self) -> bytes | Awaitable[bytes]:
+
+class Fence(FenceAtHand, Protocol):
+    """The component that decides whether a local transaction committed. Thread safe."""
+
+    def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
+        """Open a connection of *engine* (None: the fence's own), begin, insert the row, make the commit durable.
+
+        Returns the connection. Raises as `insert`, after rolling back and closing, and BackendUnavailableError when the
+        database cannot be reached.
+        """
+
+    def insert(
+        self,
+        connection: Any,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow] = (),
+        expected: bytes = b"",
+    ) -> None:
+        """Insert the row in the caller's open top-level transaction and make its commit durable.
+
+        After it returns, the row certainly belongs to that transaction, so a half that follows at once needs no
+        `verify`. With *rows*, these go into the message table, and the row has state 3. *expected* is set when the
+        half was written before and names its database.
+
+        Raises:
+            WrongDatabaseError: the connection is to another database than *expected*.
+            FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
+            FencedError: the row exists already, or the id lies below the horizon.
+            NotSentError: the database failed otherwise.
+            After each of them the transaction has been rolled back, so that a swallowed error commits nothing.
+        """
+
+    def verify(self, connection: Any, transaction_id: bytes) -> None:
+        """Check, just before the half append, that the row belongs to this still open top-level transaction.
+
+        Raises:
+            FenceMisuseError: it does not; the transaction was rolled back, and closed if `begin` opened it.
+            FencedError: the horizon has passed the id meanwhile; likewise.
+            NotSentError: the database failed; likewise.
+        """
+
+    def withdraw(self, connection: Any, transaction_id: bytes) -> None:
+        """Delete the row again inside its own open transaction (a block that published nothing)."""
+
+    def enqueue(self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
+        """Insert messages into the message table and set the row to state 3, in the row's own open transaction.
+
+        Raises:
+            FenceMisuseError: the row is not in this transaction; it was rolled back, as after each other error.
+            NotSentError: the database failed.
+        """
+
+    def commit(self, connection: Any) -> None:
+        """Commit and close a connection that `begin` opened.
+
+        Raises:
+            CommitUnknownError: COMMIT failed and may have applied.
+        """
+
+    def rollback(self, connection: Any) -> None:
+        """Roll the transaction back in any case, and close the connection if `begin` opened it.
+
+        Idempotent; a failure of the database raises nothing.
+        """
+
+    def check(
+        self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
+    ) -> Mapping[bytes, FenceReading]:
+        """Write tombstones on a connection of its own and return the winner of each id.
+
+        A failure of the database never raises: an id without a result is NO_ANSWER. A COMMIT or ROLLBACK is
+        durable and final. An id of another group is NO_ANSWER with that reason. So is one whose half carries the
+        identity of another database in *databases* (`is_foreign`): no tombstone is written for it.
+        """
+
+    def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
+        """Read states without writing; ABSENT for no row. For operators and audits, never for decisions."""
+
+    def settled(self, transaction_ids: Sequence[bytes], connection: Any = None) -> Mapping[bytes, FenceReading]:
+        """Read the rows that are certainly committed and durable; ABSENT for every other id.
+
+        A producer may act on COMMIT and VIA_TABLE; `check` decides all other answers. A failure of the database never
+        raises: an unread id is NO_ANSWER.
+
+        Reads on *connection*, which carried the row, if its holder still has it and no transaction is open on it: the
+        pool may have no other connection. Otherwise reads on a connection of the fence's own.
+        """
+
+    def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:
+        """Set state 4, inserting the row if there is none.
+
+        Raises:
+            BackendUnavailableError: unreachable.
+            InMessageTableError: its messages are in the message table, so only their relay can hold them up.
+            WrongDatabaseError: *database*, the identity in the half, is another one; nothing was written.
+        """
+
+    def read_database(self) -> bytes:
         """Read the identity of the fence's own database. Raises BackendUnavailableError when unreachable."""
+
+
+class AsyncFence(FenceAtHand, Protocol):
+    """`Fence` for asyncio: on asynchronous engines and connections, for one event loop."""
+
+    async def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
+        """See `Fence.begin`."""
+
+    async def insert(
+        self,
+        connection: Any,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow] = (),
+        expected: bytes = b"",
+    ) -> None:
+        """See `Fence.insert`."""
+
+    async def verify(self, connection: Any, transaction_id: bytes) -> None:
+        """See `Fence.verify`."""
+
+    async def withdraw(self, connection: Any, transaction_id: bytes) -> None:
+        """See `Fence.withdraw`."""
+
+    async def enqueue(self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
+        """See `Fence.enqueue`."""
+
+    async def commit(self, connection: Any) -> None:
+        """See `Fence.commit`."""
+
+    async def rollback(self, connection: Any) -> None:
+        """See `Fence.rollback`."""
+
+    async def check(
+        self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
+    ) -> Mapping[bytes, FenceReading]:
+        """See `Fence.check`."""
+
+    async def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
+        """See `Fence.peek`."""
+
+    async def settled(self, transaction_ids: Sequence[bytes], connection: Any = None) -> Mapping[bytes, FenceReading]:
+        """See `Fence.settled`."""
+
+    async def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:
+        """See `Fence.force`."""
+
+    async def read_database(self) -> bytes:
+        """See `Fence.read_database`."""
+
+
+AnyFence: TypeAlias = Fence | AsyncFence
+"""A fence of either kind; the drivers of flows await the second one's calls."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pluggy
 
 from txcore.findings import Examination, Request
+from txcore.ids import TransactionId
 from txcore.port import Backend
 from txcore.records import Half
 
@@ -50,7 +51,7 @@ def txcore_on_event(event: Event) -> None:
 
 
 @hookspec
-def txcore_trace_headers(transaction_id: bytes) -> Mapping[str, str]:  # type: ignore[empty-body]
+def txcore_trace_headers(transaction_id: TransactionId) -> Mapping[str, str]:  # type: ignore[empty-body]
     """Return headers for every message of a new transaction, such as W3C trace context.
 
     Called when a message is published, in the caller's thread and context; a header that the user set stays unchanged.

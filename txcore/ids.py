@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import Final
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, Final, Self
 from zlib import crc32
 
 from txcore.clock import Clock, Randomness
@@ -22,6 +24,96 @@ _VERSION: Final = 7 << 12
 _VARIANT: Final = 0b10 << 62
 _COUNTER_END: Final = _VARIANT + (1 << _COUNTER_BITS) - (1 << 32)
 """Limit of the counter, after which the next millisecond begins; it leaves room below the variant's bits."""
+
+
+class _PydanticSerializer:
+    """The attribute by which pydantic writes an object of undeclared type, made when pydantic asks for it first."""
+
+    @cached_property
+    def _made(self) -> Any:
+        from pydantic_core import SchemaSerializer, core_schema  # noqa: PLC0415 - optional
+
+        as_text = core_schema.plain_serializer_function_ser_schema(str, when_used="json")
+        return SchemaSerializer(core_schema.any_schema(serialization=as_text))
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        try:
+            return self._made
+        except ImportError:
+            raise AttributeError("there is no pydantic_core") from None
+
+
+class TransactionId(bytes):
+    """The id of one transaction: 16 bytes that print, parse and serialise as the text of the `txcore-id` header.
+
+    `str()`, f-strings, `%s` and `json.dumps(…, default=str)` give the text, as the command line and the console show
+    it; pydantic reads and writes it, so FastAPI does. Equality, hash and order are those of the bytes; the order is
+    that of creation, within one producer strictly. `bytes(id)` gives plain bytes, for a binary column or a driver.
+
+    Raises:
+        UsageError: *raw* is not 16 bytes.
+    """
+
+    __slots__ = ()
+    __pydantic_serializer__ = _PydanticSerializer()
+
+    def __new__(cls, raw: bytes) -> Self:
+        """Return the id of these 16 bytes; `parse` takes the text."""
+        if not isinstance(raw, bytes) or len(raw) != ID_BYTES:
+            raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {raw!r}; TransactionId.parse reads its text")
+        return super().__new__(cls, raw)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the id that *text* shows; hyphens and upper case do not matter.
+
+        Raises:
+            UsageError: *text* is not a transaction id.
+        """
+        return bytes.__new__(cls, parse_id(text))
+
+    @property
+    def born_ms(self) -> int:
+        """The wall clock time of the producer, in milliseconds since 1970, at which the transaction began."""
+        return born_ms(self)
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return id_text(self)
+
+    def __format__(self, spec: str) -> str:
+        """Return the text, formatted as a text."""
+        return format(id_text(self), spec)
+
+    def __repr__(self) -> str:
+        """Return the class with the text."""
+        return f"TransactionId({id_text(self)!r})"
+
+    def decode(self, encoding: str = "", errors: str = "") -> str:  # noqa: ARG002 - the signature of bytes
+        """Return the text, whatever the encoding; FastAPI calls this for an endpoint without a return type."""
+        return id_text(self)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let pydantic accept an id or its text; it writes an id by `__pydantic_serializer__`."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - optional
+
+        def valid(value: Any) -> TransactionId:
+            try:
+                return cls(value) if isinstance(value, bytes) else cls.parse(value)
+            except UsageError as error:
+                raise ValueError(str(error)) from error
+
+        return core_schema.no_info_plain_validator_function(valid)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, str]:
+        """Return the JSON schema of the text."""
+        return {"type": "string", "format": "uuid"}
+
+
+known_id: Final[Callable[[bytes], TransactionId]] = partial(bytes.__new__, TransactionId)
+"""Makes a TransactionId of the 16 bytes of an id, unchecked: bytes of a record, or of an IdFactory."""
 
 
 class IdFactory:
@@ -92,7 +184,7 @@ def parse_id(text: str) -> bytes:
     """
     try:
         return uuid.UUID(text).bytes
-    except ValueError as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise UsageError(f"{text!r} is not a transaction id (a UUID such as {id_text(bytes(16))})") from error
 
 
@@ -101,9 +193,9 @@ def born_ms(transaction_id: bytes) -> int:
     return int.from_bytes(transaction_id[:6], "big")
 
 
-def first_id_at(wall_ms: int) -> bytes:
+def first_id_at(wall_ms: int) -> TransactionId:
     """Return the smallest id that a factory could make at *wall_ms*; ids born earlier sort below it."""
-    return wall_ms.to_bytes(6, "big") + b"\x70\x00\x80" + bytes(7)
+    return known_id(wall_ms.to_bytes(6, "big") + b"\x70\x00\x80" + bytes(7))
 
 
 def partition_of(transaction_id: bytes, partition_count: int) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from txcore import ranges
+from txcore import ranges, serializers
 from txcore.enums import direct
 from txcore.errors import MessageRejectedError
 from txcore.records import CHECK_MAX_MAX, WAIT_S_MAX
@@ -33,7 +33,7 @@ class LocalTransactionState(enum.Enum):
     UNKNOWN = "UNKNOWN"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
     """When a silent transaction is checked, and how often.
 
@@ -77,44 +77,125 @@ class Message(msgspec.Struct, gc=False):
     topic: str
     body: bytes
     key: bytes | None = None
-    headers: Mapping[str, HeaderValue] = msgspec.field(default_factory=dict)
+    headers: Mapping[str, HeaderValue] | None = msgspec.field(default_factory=dict)
     check_policy: CheckPolicy | None = None
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        obj: Any,
+        *,
+        serializer: serializers.Serializer,
+        key: bytes | str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        check_policy: CheckPolicy | None = None,
+    ) -> Message:
+        """Return a message whose body *serializer* makes of *obj*, now and once.
+
+        Args:
+            topic, check_policy: As of any message.
+            obj: The object, in a form that the serializer takes.
+            serializer: A callable `(topic, obj) -> (body, headers)`; `txcore.integrations` has some.
+            key: Bytes, or a text that becomes UTF-8.
+            headers: Your own; one of them replaces the serializer's of the same name, in any case of letters.
+
+        Raises:
+            MessageRejectedError: the object cannot be encoded, or a field is invalid; nothing was sent.
+            NotSentError: the serializer failed for another reason, such as a schema registry that is down.
+        """
+        if not isinstance(topic, str) or not topic:
+            raise _without_topic(topic)
+        own = {} if headers is None else _named(topic, headers)
+        body, made = serializers.serialize(serializer, topic, obj)
+        taken = {name.lower() for name in own if isinstance(name, str)}
+        merged = {name: value for name, value in made.items() if name.lower() not in taken}
+        key = key.encode() if isinstance(key, str) else key
+        message = cls(topic, body, key, {**merged, **own}, check_policy)
+        validate_message(message)
+        return message
+
+    @classmethod
+    def json(
+        cls,
+        topic: str,
+        obj: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        check_policy: CheckPolicy | None = None,
+    ) -> Message:
+        """Return a message whose body is *obj* as JSON, with `content-type: application/json` unless you give one.
+
+        Takes dicts, lists, dataclasses, msgspec Structs and pydantic models. A datetime becomes a text by RFC 3339,
+        a UUID, Decimal, date or transaction id a text, an enum its value, bytes a text in base64. NaN and
+        infinity become null. The arguments are those of `of`.
+
+        Raises:
+            MessageRejectedError: a value cannot be encoded (the text names its field and type), or a field is invalid;
+                nothing was sent.
+        """
+        return cls.of(topic, obj, serializer=serializers.to_json, key=key, headers=headers, check_policy=check_policy)
 
 
 def validate_message(message: Message) -> None:
     """Refuse a message that must never reach a broker.
 
     Raises:
-        MessageRejectedError: wrong types, empty topic, a reserved header, or a header that asks for delay.
+        MessageRejectedError: no Message, wrong types, empty topic, a reserved header, or a header that asks for delay;
+            `reason` is the field: `topic`, `body`, `key`, `headers`, `headers["name"]` or `check_policy`.
     """
-    topic = message.topic
+    try:
+        topic = message.topic
+    except AttributeError:
+        text = f"message must be a txcore.Message, not {type(message).__name__}; nothing was sent"
+        raise MessageRejectedError(text, reason="message") from None
     if not isinstance(topic, str) or not topic:
-        raise MessageRejectedError(f"a message needs a topic, not {topic!r}", reason="topic")
+        raise _without_topic(topic)
     if not isinstance(message.body, bytes):
-        text = f"the body of a message for {topic!r} is bytes, not {type(message.body).__name__}; encode it first"
-        raise MessageRejectedError(text, topic=topic, reason="body")
+        raise _of_wrong_type(topic, "body", "bytes", message.body, "; encode it first, as Message.json does")
     if message.key is not None and not isinstance(message.key, bytes):
-        text = f"the key of a message for {topic!r} is bytes or None, not {type(message.key).__name__}"
-        raise MessageRejectedError(text, topic=topic, reason="key")
+        raise _of_wrong_type(topic, "key", "bytes or None", message.key)
     if message.headers:
         _validate_headers(topic, message.headers)
+    if message.check_policy is not None and not isinstance(message.check_policy, CheckPolicy):
+        raise _of_wrong_type(topic, "check_policy", "a txcore.CheckPolicy or None", message.check_policy)
+
+
+def _without_topic(topic: object) -> MessageRejectedError:
+    return MessageRejectedError(f"Message.topic must be a name, not {topic!r}; nothing was sent", reason="topic")
+
+
+def _of_wrong_type(topic: str, field: str, noun: str, value: object, advice: str = "") -> MessageRejectedError:
+    text = f"Message.{field} must be {noun}, not {type(value).__name__} (for {topic!r}; nothing was sent){advice}"
+    return MessageRejectedError(text, topic=topic, reason=field)
+
+
+def _named(topic: str, headers: Mapping[str, HeaderValue]) -> Mapping[str, HeaderValue]:
+    """Return *headers* if they are a mapping, and not pairs as some clients take them."""
+    if not hasattr(headers, "items"):
+        raise _of_wrong_type(topic, "headers", "a mapping or None", headers, "; use a dict")
+    return headers
 
 
 def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
+    _named(topic, headers)
     if len(headers) > HEADER_COUNT_MAX:
-        text = f"a message for {topic!r} has {len(headers)} headers; at most {HEADER_COUNT_MAX} are carried"
+        text = f"Message.headers for {topic!r} are {len(headers)}; at most {HEADER_COUNT_MAX} are carried"
         raise MessageRejectedError(text, topic=topic, reason="headers")
     for name, value in headers.items():
-        if not isinstance(name, str) or not name or not isinstance(value, str | bytes):
-            text = f"header {name!r} of a message for {topic!r} must be str -> str or bytes"
-            raise MessageRejectedError(text, topic=topic, reason="headers")
+        if not isinstance(name, str) or not name:
+            raise _refused_header(topic, name, f"must have a name that is a text, not {name!r}")
+        if not isinstance(value, str | bytes):
+            raise _refused_header(topic, name, f"must be str or bytes, not {type(value).__name__}")
         lowered = name.lower()
         if lowered.startswith(RESERVED_PREFIXES):
-            text = f"header {name!r} of a message for {topic!r} is reserved; rename it"
-            raise MessageRejectedError(text, topic=topic, reason=name)
+            raise _refused_header(topic, name, "is reserved; rename it")
         if lowered in DELAY_HEADERS:
-            text = (
-                f"header {name!r} of a message for {topic!r} asks for delayed delivery, which a transactional "
-                "message cannot have; schedule it at the consumer"
-            )
-            raise MessageRejectedError(text, topic=topic, reason=name)
+            why = "asks for delayed delivery, which a transactional message cannot have; schedule it at the consumer"
+            raise _refused_header(topic, name, why)
+
+
+def _refused_header(topic: str, name: object, why: str) -> MessageRejectedError:
+    field = f'headers["{name}"]' if isinstance(name, str) else f"headers[{name!r}]"
+    return MessageRejectedError(f"Message.{field} for {topic!r} {why}; nothing was sent", topic=topic, reason=field)

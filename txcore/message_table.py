@@ -11,12 +11,14 @@ import enum
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from txcore.enums import direct
 
+ModeName = Literal["half", "table", "auto"]
+"""The names of `Mode`, as a producer's argument."""
 SLOT_COUNT: Final = 64
 """Slots of one group; part of the stored format."""
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
+from txcore.errors import BackendUnavailableError
 from txcore.records import (
     Capabilities,
     Checkpoint,
@@ -195,6 +196,18 @@ class Backend(Protocol):
         Raises (through later calls): ClosedError.
         """
 
+    def __enter__(self) -> Self:
+        """Return this object; `lifecycle.ClosedAtExit` has the four methods of `with` and `async with`."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object, /) -> None:
+        """Close, and wait for it; raises an error of closing, unless the block has raised one."""
+
+    async def __aenter__(self) -> Self:
+        """Return this object."""
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object, /) -> None:
+        """Close as `__exit__` does, without blocking the event loop."""
+
 
 def resolved(value: T) -> Future[T]:
     """Return a Future that already holds *value*."""
@@ -210,3 +223,19 @@ def failed(error: BaseException) -> Future[T]:
     future.set_running_or_notify_cancel()
     future.set_exception(error)
     return future
+
+
+GROUP_TIMEOUT_S: Final = 30.0
+"""Longest wait for a backend's answer about a group, in seconds."""
+
+
+def ensured(backend: Backend, group: str, partition_count: int | None = None) -> int:
+    """Make a group where it is missing, and return its number of partitions; see `Backend.ensure_group`.
+
+    Raises:
+        BackendUnavailableError: no answer within `GROUP_TIMEOUT_S`.
+    """
+    try:
+        return backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
+    except TimeoutError as error:
+        raise BackendUnavailableError(f"no answer about group {group!r} within {GROUP_TIMEOUT_S:g} s") from error

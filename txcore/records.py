@@ -63,7 +63,7 @@ COUNT_MAX = (1 << 31) - 1
 POSITION_MAX = (1 << 63) - 1
 
 # The ranges of a record's fields; a reader treats a record outside of them as damaged.
-TransactionId = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+IdBytes = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 Time = Annotated[int, Meta(ge=0, le=WALL_MS_MAX)]
 Wait = Annotated[int, Meta(ge=0, le=WAIT_S_MAX * 1000)]
 Checks = Annotated[int, Meta(ge=0, le=CHECK_MAX_MAX)]
@@ -110,7 +110,7 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     """
 
     version: int
-    transaction_id: TransactionId
+    transaction_id: IdBytes
     group: str
     partition: Count
     generation: Count
@@ -160,7 +160,7 @@ class Op(msgspec.Struct, array_like=True, gc=False):
     """
 
     kind: Kind
-    transaction_id: TransactionId
+    transaction_id: IdBytes
     generation: Count = 0
     by: str = ""
     at_ms: Time = 0
@@ -225,7 +225,7 @@ class Parked(msgspec.Struct, array_like=True, tag="txp"):
     """
 
     version: int
-    transaction_id: TransactionId
+    transaction_id: IdBytes
     generation: Count
     code: str
     reason: str

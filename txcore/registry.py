@@ -92,7 +92,7 @@ def installed_backends() -> Sequence[InstalledBackend]:
 
 
 def _hook(url: str) -> Any:
-    scheme = urlsplit(url).scheme
+    scheme = urlsplit(url).scheme if isinstance(url, str) else ""
     if not scheme:
         raise ConfigError(f"a backend URL looks like scheme://…, not {_without_password(url)!r}", key="url")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
@@ -115,5 +115,7 @@ def _options(url: str) -> Mapping[str, str]:
 
 
 def _without_password(url: str) -> str:
+    if not isinstance(url, str):
+        return type(url).__name__
     head, at, tail = url.rpartition("@")
     return f"…@{tail}" if at and head else url

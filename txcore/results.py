@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from txcore.enums import direct
-from txcore.ids import id_text
+from txcore.ids import TransactionId
 from txcore.message import LocalTransactionState
 
 
@@ -27,24 +27,24 @@ class EndResult(msgspec.Struct, frozen=True):
     """The result of one commit or rollback; `error` holds the reason, if any, why it is not ACCEPTED."""
 
     state: EndState
-    transaction_id: bytes
+    transaction_id: TransactionId
     error: BaseException | None = None
 
     def __str__(self) -> str:
         """Return the state and the id, for logs."""
-        return f"{self.state.value} {id_text(self.transaction_id)}"
+        return f"{self.state.value} {self.transaction_id}"
 
 
 class TransactionSendResult(msgspec.Struct, frozen=True):
     """The result of the listener style (RocketMQ: TransactionSendResult).
 
     Attributes:
-        state: The local transaction's state; UNKNOWN when the listener raised or answered nothing.
-        end: The result of the end; None when the state is UNKNOWN and the check decides.
+        local_transaction_state: The listener's answer; UNKNOWN when it raised or answered nothing.
+        end: The result of the message's end; None when the answer is UNKNOWN and the check decides.
         error: The listener's exception, or the reason why nothing was sent (`send_many` only; else it is raised).
     """
 
-    transaction_id: bytes
-    state: LocalTransactionState
+    transaction_id: TransactionId
+    local_transaction_state: LocalTransactionState
     end: EndResult | None = None
     error: BaseException | None = None

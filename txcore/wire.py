@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from txcore.errors import NewerRecordError, WireFormatError
-from txcore.ids import ID_BYTES, id_text
-from txcore.records import Count, Half, LogKind, Op, OpKind, Parked, TargetMessage, TransactionId
+from txcore.ids import ID_BYTES, id_text, known_id
+from txcore.records import Count, Half, IdBytes, LogKind, Op, OpKind, Parked, TargetMessage
 
 VERSION: Final = 1
 """Version that this txcore writes, and the highest version that it reads."""
@@ -45,7 +45,7 @@ class HalfHead(msgspec.Struct, array_like=True, tag="txh", gc=False):
     """The beginning of a half record, the same in every version: enough to know its transaction and group."""
 
     version: int
-    transaction_id: TransactionId
+    transaction_id: IdBytes
     group: str
     partition: Count
     generation: Count
@@ -57,7 +57,7 @@ class _OpHead(msgspec.Struct, array_like=True, tag="txo"):
 
 class _ParkedHead(msgspec.Struct, array_like=True, tag="txp"):
     version: int
-    transaction_id: TransactionId
+    transaction_id: IdBytes
     generation: Count
 
 
@@ -65,7 +65,7 @@ class _MessageHead(msgspec.Struct, array_like=True, tag="txm"):
     version: int
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=bytes).encode  # msgspec takes no subclass of bytes: a TransactionId
 _half_decoder: Final = msgspec.msgpack.Decoder(Half)
 _head_decoder: Final = msgspec.msgpack.Decoder(HalfHead)
 _op_decoder: Final = msgspec.msgpack.Decoder(_OpRecord)
@@ -232,7 +232,10 @@ def _refuse_newer(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) 
     if not VERSION < head.version <= VERSION_MAX:
         return
     text = f"{what} of version {head.version}; this txcore reads up to {VERSION}, a newer txcore reads it"
-    raise NewerRecordError(text, **msgspec.structs.asdict(head))
+    known = msgspec.structs.asdict(head)
+    if "transaction_id" in known:
+        known["transaction_id"] = known_id(known["transaction_id"])
+    raise NewerRecordError(text, **known)
 
 
 def _by_name(text: str, kind: Any) -> str:

@@ -12,6 +12,7 @@ from collections import Counter
 from concurrent.futures import Future
 from typing import Any, Final
 
+from txcore.lifecycle import ClosedAtExit
 from txcore.records import HalfRecord, OpKind, Resolution
 from txcore.runtime import drivers
 from txcore.runtime.commands import Call, Each, Spawn
@@ -74,7 +75,7 @@ class Failpoints:
             self.reach(f"after {name}")
 
 
-class Watched:
+class Watched(ClosedAtExit):
     """A backend, or a claim, whose calls are steps too: *during* is the moment after the batch was handed over."""
 
     def __init__(self, inner: Any, failpoints: Failpoints) -> None:
@@ -83,6 +84,11 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def close(self, timeout_s: float = 10.0) -> Future[None]:
+        """Close."""
+        closing: Future[None] = self._inner.close(timeout_s)
+        return closing
 
     def append_halves(self, batch: Any) -> None:
         """Hand over halves."""

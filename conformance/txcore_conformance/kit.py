@@ -33,6 +33,7 @@ from txcore import (
 from txcore.errors import ClosedError, TxcoreError
 from txcore.fence import Fence
 from txcore.history.journey import Journey
+from txcore.ids import TransactionId
 from txcore.port import Backend
 from txcore.records import Capabilities, Half, Outcome
 from txcore_conformance import oracle
@@ -288,7 +289,7 @@ class Kit:
 
         self.until(holds, "the goal of the checker")
 
-    def journey(self, transaction_id: bytes) -> Journey:
+    def journey(self, transaction_id: TransactionId) -> Journey:
         """Return the journey of one transaction in the logs."""
         found = oracle.journeys(self.harness, self.backend, self.group)
         return found.get(transaction_id) or Journey(transaction_id, -1)

@@ -18,7 +18,7 @@ from txcore import wire
 from txcore.errors import DataLossError, UsageError, WireFormatError
 from txcore.history.folding import Journeys
 from txcore.history.journey import Journey
-from txcore.ids import parse_id, partition_of
+from txcore.ids import known_id, parse_id, partition_of
 from txcore.port import Backend
 from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, OpKind, Position
 from txcore_conformance.checkpoint_bounds import judge_checkpoint
@@ -176,7 +176,7 @@ def collect(
     }
 
     def fact(identity: bytes) -> Facts:
-        return facts.setdefault(identity, Facts(Journey(identity, -1)))
+        return facts.setdefault(identity, Facts(Journey(known_id(identity), -1)))
 
     for topic in sorted(topics):
         for delivered in everything_in(harness, topic):

@@ -1,4 +1,4 @@
-"""The child that runs a user's scenario, lists its steps, and kills itself at the chosen one.
+"""The child that runs a user's scenario, lists its steps and lines, and kills itself at the chosen one.
 
 `python -m txcore_conformance.scenario_child` reads jobs, one JSON object a line, and forks a process for each.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, cast
 
+import msgspec
 from sqlalchemy.engine.default import DefaultDialect
 
 from txcore import registry
@@ -26,6 +27,7 @@ from txcore.records import HalfRecord
 from txcore_conformance.failpoints import Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.scenario import Place, Scenario
+from txcore_conformance.user_lines import Located
 
 LIFETIME_MAX_S: Final = 120
 IMMUNITY_S: Final = 0.001
@@ -34,7 +36,7 @@ IMMUNITY_S: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job of one process, and the file for its steps or for the reason of its failure.
+    """The job of one process, and the file for its steps with their lines, or for the reason of its failure.
 
     Attributes:
         path: `sys.path` of the parent process.
@@ -110,7 +112,7 @@ def watch(failpoints: Failpoints) -> None:
 def run(job: Job) -> int:
     """Run the scenario in this process and return its exit status."""
     signal.alarm(LIFETIME_MAX_S)
-    failpoints = Failpoints(job.failpoint)
+    failpoints = Located(job.file, job.failpoint)
     outcome = Path(job.outcome)
     try:
         sys.path[:] = job.path
@@ -120,7 +122,7 @@ def run(job: Job) -> int:
     except BaseException:  # noqa: BLE001 - the parent reports it
         outcome.write_text(traceback.format_exc(), encoding="utf-8")
         return 1
-    outcome.write_text("\n".join(failpoints.steps), encoding="utf-8")
+    outcome.write_bytes(msgspec.json.encode(dict(zip(failpoints.steps, failpoints.lines, strict=True))))
     return 0
 
 

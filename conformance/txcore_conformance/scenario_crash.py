@@ -10,10 +10,13 @@ import inspect
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from txcore import Checker, CheckPolicy
 from txcore.port import Backend
@@ -23,11 +26,16 @@ from txcore_conformance.harness import Delivered, Harness
 from txcore_conformance.kit import FAST, decide_all
 from txcore_conformance.oracle import everything_in
 from txcore_conformance.scenario import Place, Scenario
+from txcore_conformance.scenario_advice import UNKILLED, advice
 from txcore_conformance.scenario_child import Job
+from txcore_conformance.user_lines import Line
 
 DECIDE_TIME_MAX_S: Final = 90.0
 TRIES_MAX: Final = 3
-UNKILLED: Final = "no kill"
+YOUR_LINE: Final = "your line"
+PASSES: Final = "`run` fails without a kill, too: let it pass as an ordinary test first; its error is above."
+ALIKE: Final = "Let `run` take the same steps each time: no chance, no clock and no threads may decide what it does."
+RECORDS: Final = "Let `run` commit a record and publish its message, and `committed` return a name for the record."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class Finding:
         leaked: Names that a message announces and that are not in the database.
         doubled: Names that several messages with different ids announce, so that an inbox cannot drop one.
         problem: Reason why there is no result.
+        cure: How to get a result.
     """
 
     step: str
@@ -49,6 +58,7 @@ class Finding:
     leaked: Sequence[Any] = ()
     doubled: Sequence[Any] = ()
     problem: str = ""
+    cure: str = ""
 
     @property
     def is_wrong(self) -> bool:
@@ -66,10 +76,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All findings about one scenario."""
+    """All findings about one scenario, and the steps of the run without a kill with the user's lines."""
 
     scenario: str
     findings: Sequence[Finding]
+    steps: Mapping[str, Line]
 
     @property
     def wrong(self) -> Sequence[Finding]:
@@ -77,15 +88,22 @@ class Verdict:
         return [finding for finding in self.findings if finding.is_wrong]
 
     def __str__(self) -> str:
-        width = max(len(finding.step) for finding in self.findings)
+        """Return the table of steps with the user's lines, and what to change."""
+        places = {finding.step: str(self.steps.get(finding.step, "")) for finding in self.findings}
+        width, place_width = max(map(len, places)), max(len(YOUR_LINE), *map(len, places.values()))
         lines = []
         for finding in self.findings:
             mark = "!" if finding.is_wrong else " "
             for number, sentence in enumerate(finding.sentences()):
-                lines.append(f"{mark} {'' if number else finding.step:{width}}  {sentence}")
+                step, place = ("", "") if number else (finding.step, places[finding.step])
+                lines.append(f"{mark} {step:{width}}  {place:{place_width}}  {sentence}")
         kills = len(self.findings) - 1
         head = f"{self.scenario}: killed at {kills} steps, {len(self.wrong)} broke atomicity"
-        return "\n".join([head, "", f"  {'killed at':{width}}  result after the checker is done", *lines])
+        table = f"  {'killed at':{width}}  {YOUR_LINE:{place_width}}  result after the checker is done"
+        text = "\n".join([head, "", table, *lines])
+        for each in advice(self.findings, self.steps):
+            text += f"\n\n{textwrap.fill(each, 118, initial_indent='  ', subsequent_indent='  ')}"
+        return text
 
 
 class ScenarioCrash:
@@ -116,17 +134,19 @@ class ScenarioCrash:
         finally:
             self._server.stop()
             backend.close(10).result(20)
-        return Verdict(self._type.__name__, findings)
+        return Verdict(self._type.__name__, findings, steps)
 
     def _kill_at(self, backend: Backend, step: str) -> Finding:
         for _ in range(TRIES_MAX):
             finding, steps = self._attempt(backend, step)
             if not steps or finding.is_wrong:
                 return finding
-        return Finding(step, problem=f"the step did not come again in {TRIES_MAX} runs: are they all alike?")
+        return Finding(
+            step, problem=f"the step did not come again in {TRIES_MAX} runs: are they all alike?", cure=ALIKE
+        )
 
-    def _attempt(self, backend: Backend, step: str) -> tuple[Finding, list[str]]:
-        """Run once, killed at *step*; returns the finding and, if the run was not killed, its steps."""
+    def _attempt(self, backend: Backend, step: str) -> tuple[Finding, dict[str, Line]]:
+        """Run once, killed at *step*; returns the finding and, if the run was not killed, its steps and their lines."""
         with tempfile.TemporaryDirectory(prefix="txcore-crash-") as name:
             folder, name_of_step = Path(name), step or UNKILLED
             place = Place(self._harness.url, self._scenario.database(folder))
@@ -146,15 +166,16 @@ class ScenarioCrash:
             status = self._server.run(job.to_json())
             if status > 0:
                 problem = f"the run ended with an error of its own:\n{outcome.read_text(encoding='utf-8')}"
-                return Finding(name_of_step, problem=problem), []
+                return Finding(name_of_step, problem=problem, cure=PASSES), {}
             is_dead = status == -signal.SIGKILL
             if status < 0 and not is_dead:
-                return Finding(name_of_step, problem=f"the run was ended by signal {-status}"), []
-            steps = [] if is_dead else outcome.read_text(encoding="utf-8").splitlines()
+                return Finding(name_of_step, problem=f"the run was ended by signal {-status}"), {}
+            steps = {} if is_dead else msgspec.json.decode(outcome.read_bytes(), type=dict[str, Line])
             self._decide(backend, place)
             finding = self._compare(place, name_of_step)
             if not step and not finding.is_wrong and not finding.both:
-                finding = replace(finding, problem="the run left no records, so there is nothing to compare")
+                problem = "the run left no records, so there is nothing to compare"
+                finding = replace(finding, problem=problem, cure=RECORDS)
             return finding, steps
 
     def _decide(self, backend: Backend, place: Place) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import txcore
 
 engine = create_async_engine(os.environ.get("DATABASE", "sqlite+aiosqlite:///parcels.db"))
-inbox = txcore.Inbox(engine)
+inbox = txcore.AsyncInbox(engine)
 
 
 async def main() -> None:

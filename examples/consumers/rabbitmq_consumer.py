@@ -6,7 +6,7 @@ BROKER=amqp://guest:guest@127.0.0.1/ TOPIC=orders.created DATABASE=sqlite:///par
 
 import os
 
-import pika
+import pika  # type: ignore[import-untyped]
 import sqlalchemy
 from sqlalchemy import text
 

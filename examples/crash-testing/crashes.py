@@ -28,10 +28,13 @@ class PlaceOrder(Scenario):
 
     def run(self, place: Place) -> None:
         """Place one order as the service does."""
-        backend, engine = txcore.connect(place.broker), shop.open_engine(place.database)
-        producer = txcore.TransactionProducer(backend, self.group, fence=txcore.SqlFence(engine))
-        self.place_order(producer, engine, "tea")
-        backend.close().result(10)
+        engine = shop.open_engine(place.database)
+        fence = txcore.SqlFence(engine)
+        with (
+            txcore.connect(place.broker) as backend,
+            txcore.TransactionProducer(backend, self.group, fence=fence) as producer,
+        ):
+            self.place_order(producer, engine, "tea")
 
     def committed(self, place: Place) -> Iterable[str]:
         """Name the orders in the database."""

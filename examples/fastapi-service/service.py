@@ -5,12 +5,12 @@ python service.py
 curl -d '{"item": "tea"}' -H 'content-type: application/json' http://127.0.0.1:8000/orders
 """
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-import sqlalchemy
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
@@ -29,25 +29,21 @@ class Order(BaseModel):
 
 def make_app(broker: str, database: str) -> FastAPI:
     """Return the service; *database* is a file of SQLite."""
-    blocking, engine = (
-        sqlalchemy.create_engine(f"sqlite:///{database}"),
-        create_async_engine(f"sqlite+aiosqlite:///{database}"),
-    )
-    fence = txcore.SqlFence(blocking)
-    fence.create()
-    with blocking.begin() as connection:
-        connection.execute(text("CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, item TEXT NOT NULL)"))
+    engine = create_async_engine(f"sqlite+aiosqlite:///{database}")
+    fence = txcore.AsyncSqlFence(engine)
     backend = txcore.connect(broker)
-    producer = txcore.AsyncTransactionProducer(backend, "shop", fence=txcore.SqlFence(engine))
+    producer = txcore.AsyncTransactionProducer(backend, "shop", fence=fence)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        checker = txcore.Checker(backend, "shop", fence=fence)
-        checker.start()
-        yield
-        checker.stop()
+        await fence.create()
+        async with engine.begin() as connection:
+            sql = "CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, item TEXT NOT NULL)"
+            await connection.execute(text(sql))
+        checker = txcore.Checker(backend, "shop", fence=fence, event_loop=asyncio.get_running_loop())
+        async with backend, producer, checker:
+            yield
         await engine.dispose()
-        backend.close().result(10)
 
     app = FastAPI(lifespan=lifespan)
 

@@ -6,8 +6,11 @@ python orders.py tea
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import sqlalchemy
+from sqlalchemy import Engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import txcore
@@ -29,14 +32,9 @@ class Order(Base):
 class Shop:
     """The objects that the threads of a process share."""
 
-    def __init__(self, broker: str, database: str) -> None:
-        self.engine = sqlalchemy.create_engine(database)
-        self.fence = txcore.SqlFence(self.engine)
-        self.fence.create()
-        Base.metadata.create_all(self.engine)
-        self.backend = txcore.connect(broker)
-        self.publisher = SessionPublisher(txcore.TransactionProducer(self.backend, "shop", fence=self.fence))
-        self.sessions = sessionmaker(self.engine)
+    def __init__(self, engine: Engine, producer: txcore.TransactionProducer) -> None:
+        self.publisher = SessionPublisher(producer)
+        self.sessions = sessionmaker(engine)
         self.publisher.watch(self.sessions)
 
     def place_order(self, item: str) -> int:
@@ -52,13 +50,19 @@ class Shop:
         session.flush()  # gives the order its number
         self.publisher.publish(session, txcore.Message("orders.created", b"%d" % order.number))
 
-    def close(self) -> None:
-        """Close the broker's and the database's connections."""
-        self.backend.close().result(10)
-        self.engine.dispose()
+
+@contextmanager
+def open_shop(broker: str, database: str) -> Iterator[Shop]:
+    """Make the tables, and keep the shop open for the block."""
+    engine = sqlalchemy.create_engine(database)
+    fence = txcore.SqlFence(engine)
+    fence.create()
+    Base.metadata.create_all(engine)
+    with txcore.connect(broker) as backend, txcore.TransactionProducer(backend, "shop", fence=fence) as producer:
+        yield Shop(engine, producer)
 
 
 if __name__ == "__main__":
-    shop = Shop(os.environ.get("BROKER", "sqlite:///broker.db"), os.environ.get("DATABASE", "sqlite:///shop.db"))
-    print(f"order {shop.place_order(sys.argv[1] if sys.argv[1:] else 'tea')} is placed and announced")
-    shop.close()
+    urls = os.environ.get("BROKER", "sqlite:///broker.db"), os.environ.get("DATABASE", "sqlite:///shop.db")
+    with open_shop(*urls) as shop:
+        print(f"order {shop.place_order(sys.argv[1] if sys.argv[1:] else 'tea')} is placed and announced")

@@ -39,18 +39,17 @@ def main() -> None:
         signal.signal(number, lambda *_: is_ending.set())
     pruning = threading.Thread(target=prune_now_and_then, args=(inbox, is_ending))
     pruning.start()
-    consumer = SqliteConsumer(os.environ.get("BROKER_FILE", "broker.db"), "orders.created", group="warehouse")
-    print("ready", flush=True)
-    while not is_ending.is_set():
-        messages = consumer.poll(100)
-        for message in messages:
-            with engine.begin() as connection, inbox.receive(connection, message) as first:
-                if first:
-                    connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
-            consumer.ack(message.position)
-        if not messages:
-            is_ending.wait(0.1)
-    consumer.close()
+    with SqliteConsumer(os.environ.get("BROKER_FILE", "broker.db"), "orders.created", group="warehouse") as consumer:
+        print("ready", flush=True)
+        while not is_ending.is_set():
+            messages = consumer.poll(100)
+            for message in messages:
+                with engine.begin() as connection, inbox.receive(connection, message) as first:
+                    if first:
+                        connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
+                consumer.ack(message.position)
+            if not messages:
+                is_ending.wait(0.1)
     pruning.join()
 
 

@@ -21,7 +21,7 @@ from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore.errors import BackendTimeoutError, TxcoreError, UsageError
 from txcore.history.journey import Journey
-from txcore.ids import id_text
+from txcore.ids import TransactionId, id_text
 from txcore.operator.operator import Operator
 from txcore.port import Backend
 from txcore.records import HalfRecord, Op, OpKind, Outcome, ParkCode, Parked, Resolution, Status
@@ -128,7 +128,7 @@ class Repairer:
         if not group or not backend:
             return Planned(identity, verdict, "neither half nor target exists: only the application can send it again")
         try:
-            journey = self._operator(backend, group).show(identity)
+            journey = self._operator(backend, group).show(TransactionId(identity))
         except TxcoreError as error:
             return Planned(identity, verdict, f"cannot be read: {error}")
         if verdict == Verdict.LOST.name:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import sqlalchemy
 from txcore_conformance.crash_plugin import kill_at_every_step
 from txcore_conformance.scenario import Scenario
@@ -62,6 +65,27 @@ class Early(Shop):
 
     def listener(self, place):
         return Always()
+
+
+PREPARE = "await tx.prepare()"
+WRITE = "with engine.begin() as connection:"
+
+
+class AsyncEarly(Early):
+    """The same mistake in a coroutine."""
+
+    def run(self, place):
+        async def place_order():
+            tx = producer.begin()
+            tx.publish(txcore.Message("orders", b"one"))
+            await tx.prepare()
+            await tx.commit()
+            with engine.begin() as connection:
+                connection.execute(ORDERS, {"name": "one"})
+
+        with txcore.connect(place.broker) as backend:
+            producer, engine = txcore.AsyncTransactionProducer(backend, self.group), engine_of(place)
+            asyncio.run(place_order())
 
 
 class Always(txcore.TransactionListener):
@@ -138,21 +162,49 @@ def test_a_message_before_the_transaction_is_leaked():
     assert "before database COMMIT:1" in [finding.step for finding in wrong]
 
 
+def test_the_report_names_the_users_lines_and_what_to_change():
+    """Each step has the file and line of the user's code, in a coroutine too; the advice quotes both."""
+    verdict = kill_at_every_step(AsyncEarly)
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
+    prepare, write = (source.index(f"            {line}") + 1 for line in (PREPARE, WRITE))
+    halves = [verdict.steps[f"{when} half:1"].number for when in ("before", "during", "after")]
+    assert [prepare] * 3 == halves
+    assert write == verdict.steps["before database COMMIT:1"].number
+    assert f"before half:1 {place_of(prepare)} " in " ".join(str(verdict).split())
+    advice = " ".join(str(verdict).rpartition("\n\n")[2].split())
+    assert advice.startswith("LEAKED: the message is stored or sent at ")
+    assert f"test_crash_plugin.py:{prepare} (`{PREPARE}`)" in advice
+    assert f"and its record is committed only later, at {place_of(write)} (`{WRITE}`). Do both in one tr" in advice
+
+
+def place_of(number):
+    """Return a line of this file as the report names it."""
+    path = Path(__file__)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{number}"
+
+
 def test_two_messages_with_ids_of_their_own_are_doubled():
     """The messages are doubled even without a kill, so no process is killed."""
     verdict = kill_at_every_step(Twice)
     assert ["no kill"] == steps_of(verdict)
     assert "DOUBLED one" in str(verdict)
+    advice = " ".join(str(verdict).rpartition("\n\n")[2].split())
+    assert advice.startswith("DOUBLED: the run publishes one record in several transactions, from ")
+    assert 2 == advice.count("test_crash_plugin.py:")
 
 
 def test_a_run_that_does_nothing_proves_nothing():
     """A run without records is an error."""
-    assert "the run left no records" in str(kill_at_every_step(Idle))
+    text = str(kill_at_every_step(Idle))
+    assert "the run left no records" in text
+    assert "Let `run` commit a record and publish its message" in text
 
 
 def test_an_error_of_the_users_own_is_shown():
     """The error is shown with its trace."""
-    assert "ValueError: no tea" in str(kill_at_every_step(Failing))
+    text = str(kill_at_every_step(Failing))
+    assert "ValueError: no tea" in text
+    assert "let it pass as an ordinary test first" in text
 
 
 def test_a_step_that_does_not_come_again_is_reported():
@@ -160,6 +212,7 @@ def test_a_step_that_does_not_come_again_is_reported():
     wrong = kill_at_every_step(Moody).wrong
     assert 1 == len(wrong)
     assert "did not come again in 3 runs" in str(wrong[0].problem)
+    assert "the same steps each time" in wrong[0].cure
 
 
 def test_a_step_of_the_users_own_is_killed_at_too():

@@ -6,13 +6,14 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-from txcore_conformance.clocks import HandClock, RunningClock
+from txcore_conformance.clocks import RunningClock
 
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import IdFactory
 from txcore.message import CheckPolicy
 from txcore.producer.transaction import ProducerContext
 from txcore.records import Capabilities
+from txcore.testing import ManualClock
 
 
 class Counting:
@@ -27,6 +28,8 @@ class Counting:
 
 class HandFence:
     """A fence whose answers the test sets; flows only name its methods."""
+
+    is_async = False
 
     def __init__(self) -> None:
         self.open = False
@@ -76,7 +79,7 @@ def running_clock():
 @pytest.fixture
 def clock():
     """A clock that the test controls."""
-    return HandClock()
+    return ManualClock()
 
 
 @pytest.fixture
@@ -102,7 +105,7 @@ def context(clock, randomness, fence):
 @pytest.fixture
 def by_hand():
     """The two ways to end a flow that is driven by hand, and classes for a clock and randomness."""
-    return SimpleNamespace(run_to_end=run_to_end, throw_to_end=throw_to_end, HandClock=HandClock, Counting=Counting)
+    return SimpleNamespace(run_to_end=run_to_end, throw_to_end=throw_to_end, HandClock=ManualClock, Counting=Counting)
 
 
 @pytest.fixture

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
+import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import txcore
 from txcore import errors, hookspecs
+from txcore.message_table import Mode, ModeName
 from txcore.producer import asynchronous as aio
 from txcore.runtime import instrumentation
 
@@ -26,7 +31,7 @@ transaction = producer.begin()
 transaction.publish(txcore.Message("t", b"x"))
 transaction.prepare()
 assert transaction.commit().state is txcore.EndState.ACCEPTED
-for name in ("SqlFence", "Inbox"):
+for name in ("SqlFence", "AsyncSqlFence", "Inbox", "AsyncInbox", "Relay"):
     try:
         getattr(txcore, name)
     except txcore.BackendNotInstalledError as error:
@@ -56,6 +61,11 @@ def test_all_is_complete():
     } <= set(txcore.__all__)
 
 
+def test_every_mode_can_be_given_by_its_name():
+    """The names that mypy accepts as a producer's mode are the modes."""
+    assert tuple(Mode) == get_args(ModeName)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     """An unknown name raises AttributeError, as for any module."""
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
@@ -72,6 +82,31 @@ def test_everything_public_has_a_docstring(name):
             each for each in vars(value).values() if inspect.isfunction(each) and not each.__name__.startswith("_")
         ]
         assert [] == [each.__name__ for each in methods if not inspect.getdoc(each)]
+
+
+def test_the_api_page_is_that_of_the_code():
+    """`docs/api.md` lists the API as it is: `make api` writes it, and its diff shows what a change means for users."""
+    page = runpy.run_path(str(ROOT / "docs" / "site" / "api.py"))["page"]()
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page
+
+
+def test_only_existing_names_are_left_out_of_the_api_page():
+    """Each class and member that the page leaves out is there, so that the list holds no former name."""
+    made = runpy.run_path(str(ROOT / "docs" / "site" / "api.py"))
+    listed = {
+        name: getattr(module, name) for module in map(importlib.import_module, made["MODULES"]) for name in dir(module)
+    }
+    listed |= {name: importlib.import_module(name) for name in made["MODULES"]}
+    assert [] == [name for name in [*made["RECEIVED"], *made["HIDDEN"]] if name not in listed]
+    assert [] == [
+        (name, each) for name in made["HIDDEN"] for each in made["HIDDEN"][name] if not hasattr(listed[name], each)
+    ]
+
+
+def test_every_package_has_its_types():
+    """A type checker of users reads the annotations of each package in the wheel, because `py.typed` is there."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert [] == [name for name in packages["packages"] if not (ROOT / name / "py.typed").is_file()]
 
 
 def test_error_tree_is_drawn_completely():
@@ -105,15 +140,14 @@ def test_the_events_are_documented():
 
 
 def test_the_core_needs_no_extra():
-    """Without SQLAlchemy everything works but the two names that need it, and they name the extra."""
+    """Without SQLAlchemy everything works but the names that need it, and they name the extra."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SQLALCHEMY], capture_output=True, text=True, timeout=60, check=False
     )
     assert "" == done.stderr
-    assert [
-        'SqlFence needs SQLAlchemy; install it with: pip install "txcore[sql]"',
-        'Inbox needs SQLAlchemy; install it with: pip install "txcore[sql]"',
-    ] == [line.replace("'", "") for line in done.stdout.splitlines()]
+    remedy = 'needs SQLAlchemy; install it with: pip install "txcore[sql]"'
+    needing = ("SqlFence", "SqlFence", "Inbox", "Inbox", "Relay")
+    assert [f"'{name}' {remedy}" for name in needing] == done.stdout.splitlines()
 
 
 def test_the_asynchronous_facade_holds_no_protocol():

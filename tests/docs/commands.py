@@ -23,6 +23,7 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 #: Programs of other projects: only the shell's grammar of their commands is checked.
 FOREIGN = {
+    "psql",
     *(
         "$EDITOR",
         "cd",
@@ -40,7 +41,7 @@ FOREIGN = {
     *("acl", "kafka-acls.sh", "rabbitmqctl"),
 }
 #: Packages that a document may name for installation besides txcore.
-PACKAGES = {"nats-py[nkeys]", "pyspark==4.2.0", "uv"}
+PACKAGES = {"aiosqlite", "nats-py[nkeys]", "pyspark==4.2.0", "pytest", "uv"}
 
 
 class WrongCommandError(Exception):

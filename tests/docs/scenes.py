@@ -15,7 +15,7 @@ import sqlalchemy
 import txcore
 
 #: The output of a page's programs.
-PRINTED: dict[str, tuple[str, ...]] = {"README.md": ("mail for b'{\"order\": 1}'",)}
+PRINTED: dict[str, tuple[str, ...]] = {"README.md": ("mail for b'{\"order\":1}'",)}
 #: Spans that look like commands but are none.
 NO_COMMANDS = {
     ("docs/checker.md", f"txcore {span}") for span in ("transaction", "prepare", "local", "release", "check")
@@ -35,7 +35,8 @@ def scene(document: str) -> Iterator[dict[str, Any]]:
         backends = {"backend", "theirs"}
         for name, value in namespace.items():
             if name in backends:
-                value.close().result(10)
+                with value:
+                    pass
             elif isinstance(value, sqlalchemy.Engine):
                 value.dispose()
 

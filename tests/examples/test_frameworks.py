@@ -25,6 +25,15 @@ import txcore
 from txcore.records import Status
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+STARTED_ONCE = """
+import asyncio, sys, service
+
+async def start(app):
+    async with app.router.lifespan_context(app):
+        pass
+
+asyncio.run(start(service.make_app(*sys.argv[1:])))
+"""
 
 
 class Example(Scenario):
@@ -67,15 +76,15 @@ class SessionOrder(Example):
     preload = (*Example.preload, "txcore.integrations.session")
 
     def shop(self, place):
-        return self.imported("orders").Shop(place.broker, place.database)
+        return self.imported("orders").open_shop(place.broker, place.database)
 
     def make(self, place):
-        self.shop(place).close()
+        with self.shop(place):
+            pass
 
     def run(self, place):
-        shop = self.shop(place)
-        shop.place_order("tea")
-        shop.close()
+        with self.shop(place) as shop:
+            shop.place_order("tea")
 
 
 class FastapiOrder(Example):
@@ -88,8 +97,8 @@ class FastapiOrder(Example):
         return self.imported("service").make_app(place.broker, place.database.partition("///")[2])
 
     def make(self, place):
-        program = f"import service; service.make_app({place.broker!r}, {place.database.partition('///')[2]!r})"
-        subprocess.run([sys.executable, "-c", program], cwd=EXAMPLES / self.folder, check=True)
+        arguments = [place.broker, place.database.partition("///")[2]]
+        subprocess.run([sys.executable, "-c", STARTED_ONCE, *arguments], cwd=EXAMPLES / self.folder, check=True)
 
     def run(self, place):
         transport = httpx.ASGITransport(self.app(place))  # without its lifespan: the checker is the test's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import DBAPIError
 
 from txcore.errors import FencedError, UsageError
 from txcore.fence import FenceAnswer, FenceReading
@@ -11,6 +12,7 @@ from txcore.message_table import TableRow
 from txcore.sqlfence import SqlFence
 from txcore.sqlfence.checks import reading_of
 from txcore.sqlfence.failures import failure_of
+from txcore.sqlfence.runners import own_border
 
 GROUP = "orders"
 
@@ -299,6 +301,18 @@ def test_check_leaves_the_pooled_connection_as_it_was(world):
     assert settings() == before
 
 
+def test_work_that_does_not_begin_on_mariadb_leaves_the_waits_for_locks(mariadb):
+    """Work inside an open transaction is refused, and the connection keeps its own waits for locks."""
+    waits = text("SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout")
+    with mariadb.engine.connect() as connection:
+        before = connection.execute(waits).one()
+        connection.execute(text("START TRANSACTION"))
+        dialect = mariadb.fence._dialect
+        with pytest.raises(DBAPIError, match="1568"), dialect.work(own_border(connection, dialect), 0.1):
+            raise AssertionError
+        assert connection.execute(waits).one() == before
+
+
 def test_check_of_a_committed_row_is_itself_a_durable_write(world):
     """A check writes, because a commit can be visible before it is flushed (InnoDB always, PostgreSQL if asynchronous).
 
@@ -404,7 +418,8 @@ def test_create_is_overtaken_at_the_first_row(mariadb):
         if statement.startswith(f"INSERT INTO {table}_meta"):
             overtaken.append(statement)
             with mariadb.spare.begin() as connection:
-                connection.execute(text(f"INSERT INTO {table}_meta VALUES (1, 1, :id)"), {"id": bytes(16)})
+                columns = "(singleton, schema_version, pruned_below)"
+                connection.execute(text(f"INSERT INTO {table}_meta {columns} VALUES (1, 1, :id)"), {"id": bytes(16)})
 
     fence = SqlFence(mariadb.engine, table=table)
     fence.create()

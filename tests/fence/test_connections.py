@@ -17,7 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from txcore.errors import BackendUnavailableError, CommitUnknownError, FencedError, FenceMisuseError
 from txcore.fence import FenceAnswer
-from txcore.sqlfence import SqlFence
+from txcore.sqlfence import AsyncSqlFence, SqlFence
 
 GROUP = "orders"
 
@@ -220,12 +220,12 @@ def test_psycopg_transaction_block_carries_the_row(postgresql):
 
 
 def test_async_connection_of_the_fence_is_awaited(async_world):
-    """On an AsyncEngine, the fence's methods return awaitables."""
+    """An asynchronous fence opens a connection, and its row is checked, peeked, counted and forced."""
     world, transaction_id = async_world, async_world.new_id()
 
     async def produce():
         engine = async_engine(world)
-        fence = SqlFence(engine, table=world.fence_table)
+        fence = AsyncSqlFence(engine, table=world.fence_table)
         await fence.create()
         connection = await fence.begin(None, transaction_id, GROUP)
         await connection.run_sync(world.add_order, transaction_id)
@@ -257,15 +257,16 @@ def test_async_connection_and_session_of_the_caller_carry_the_row(async_world):
 
     async def produce():
         engine = async_engine(world)
+        fence = AsyncSqlFence(engine, table=world.fence_table)
         scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
         openers = [engine.connect, partial(AsyncSession, engine), scoped]
         for number, opener in enumerate(openers * 2):
             async with opener() as connection:
-                await world.fence.insert(connection, ids[number], GROUP)
-                await world.fence.verify(connection, ids[number])
-                assert world.fence.is_open(connection)
-                await (connection.commit() if number < 3 else world.fence.rollback(connection))
-                assert not world.fence.is_open(connection)
+                await fence.insert(connection, ids[number], GROUP)
+                await fence.verify(connection, ids[number])
+                assert fence.is_open(connection)
+                await (connection.commit() if number < 3 else fence.rollback(connection))
+                assert not fence.is_open(connection)
         await engine.dispose()
 
     asyncio.run(produce())
@@ -279,14 +280,15 @@ def test_async_savepoint_and_autocommit_are_refused(async_world):
 
     async def produce():
         engine = async_engine(world)
+        fence = AsyncSqlFence(engine, table=world.fence_table)
         async with engine.connect() as connection:
             await connection.run_sync(world.add_order, world.new_id())
             await connection.begin_nested()
             with pytest.raises(FenceMisuseError, match="savepoint"):
-                await world.fence.insert(connection, world.new_id(), GROUP)
+                await fence.insert(connection, world.new_id(), GROUP)
         autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(FenceMisuseError, match="autocommit"):
-            await world.fence.begin(autocommit, world.new_id(), GROUP)
+            await fence.begin(autocommit, world.new_id(), GROUP)
         await engine.dispose()
 
     asyncio.run(produce())

@@ -18,7 +18,7 @@ from txcore.errors import CommitUnknownError, FenceMisuseError, NotSentError, Tr
 from txcore.fence import FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import LogKind
-from txcore.sqlfence import SqlFence
+from txcore.sqlfence import AsyncSqlFence, SqlFence
 
 GROUP = "orders"
 SOON = txcore.CheckPolicy(immunity_s=2.1, interval_s=0.1)
@@ -179,8 +179,8 @@ class Believed(Listener):
         super().__init__(world)
         self.local = local
 
-    def execute_local_transaction(self, message, arg):
-        self.local(self.world, txcore.current_transaction())
+    def execute(self, transaction, message, arg):
+        self.local(self.world, transaction)
         return COMMIT
 
 
@@ -232,7 +232,7 @@ def test_rolled_back_transaction_is_not_sent_on_any_answer_of_the_listener(
     producer = shop.producer(world.fence, listener=listener, policy=SOON, listener_fences=listener_fences)
     (result,) = producer.send_many([(txcore.Message("t", b"tea"), None)]) if is_many else (send(producer),)
     state = txcore.EndState.CONFLICT if listener_fences else txcore.EndState.TOO_LATE
-    assert (result.state, result.end.state) == (COMMIT, state)
+    assert (result.local_transaction_state, result.end.state) == (COMMIT, state)
     assert isinstance(result.end.error, TransactionStateError)
     checker = shop.checker(fence=world.fence, listener=listener)
     eventually(lambda: checker.run_once().rolled_back)
@@ -265,13 +265,13 @@ def test_asynchronous_listener_is_believed_by_its_row(tmp_path, shop, awaits, st
 
     async def run():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
 
         class Forgetful(txcore.AsyncTransactionListener):
-            async def execute_local_transaction(self, message, arg):
+            async def execute(self, transaction, message, arg):
                 async with engine.connect() as connection:
-                    fenced = txcore.current_transaction().fence(connection)
+                    fenced = transaction.fence(connection)
                     if awaits:
                         await fenced
                 return COMMIT
@@ -373,7 +373,7 @@ def test_busy_commit_on_sqlite_with_asyncio(tmp_path, shop):
 
     async def run():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", connect_args={"timeout": 0.1})
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
         reader = _busy_at_commit(tmp_path / "shop.db")
         producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
@@ -561,7 +561,7 @@ def test_caller_of_asyncio_that_still_holds_its_connection_needs_no_other_one(tm
         engine = create_async_engine(
             f"sqlite+aiosqlite:///{tmp_path}/shop.db", pool_size=1, max_overflow=0, pool_timeout=0.05
         )
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
         producer = txcore.AsyncTransactionProducer(shop.backend, GROUP, fence=fence, partition_count=1)
         transaction = producer.begin()

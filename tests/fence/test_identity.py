@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-import warnings
 
 import psycopg
 import pytest
@@ -19,7 +17,7 @@ from txcore.errors import BackendUnavailableError, ConfigError, UsageError, Wron
 from txcore.fence import NO_DATABASE, FenceAnswer
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, OpKind
-from txcore.sqlfence import SqlFence, dialects
+from txcore.sqlfence import AsyncSqlFence, SqlFence
 from txcore.sqlfence.identity import Adoption, Database
 
 GROUP = "orders"
@@ -150,9 +148,19 @@ def test_listener_style_half_names_the_database_before_its_listener_runs(world, 
     producer = shop.producer(foreign, listener=Listener(), policy=None)
     producer._context.fence = _Elsewhere(foreign, world.fence)
     bad = producer.send_message_in_transaction(txcore.Message("t", b"milk"))
-    assert bad.state is txcore.LocalTransactionState.UNKNOWN
+    assert bad.local_transaction_state is txcore.LocalTransactionState.UNKNOWN
     assert isinstance(bad.error, WrongDatabaseError)
     assert not world.has_order(bad.transaction_id)
+
+
+class _NeverCalled(txcore.TransactionListener):
+    """A listener of a producer that can send nothing."""
+
+    def execute(self, transaction, message, arg):
+        raise AssertionError
+
+    def check_local_transaction(self, half):
+        raise AssertionError
 
 
 class _Elsewhere:
@@ -433,17 +441,18 @@ def test_checkers_connection_that_meets_a_copy_asks_which_server_that_is(postgre
 
 def test_tables_get_one_identity_when_two_processes_create_them(server_world, threads, monkeypatch):
     """A second `create` in autocommit mode does not replace the identity that is in use (s7b)."""
-    real, slow_begun, fast_ended = dialects.new_identity, threading.Event(), threading.Event()
+    dialect = type(server_world.fence._dialect)
+    real, slow_begun, fast_ended = dialect.add_meta_columns, threading.Event(), threading.Event()
 
-    def late():
+    def late(self, border):
+        real(self, border)
         if not slow_begun.is_set():  # the first call
             slow_begun.set()
             if server_world.kind == "mariadb":  # PostgreSQL makes the other one wait
                 assert fast_ended.wait(10)
-        return real()
 
     make_old(server_world)
-    monkeypatch.setattr(dialects, "new_identity", late)
+    monkeypatch.setattr(dialect, "add_meta_columns", late)
     fences = [server_world.new_fence(server_world.new_engine(isolation_level="AUTOCOMMIT")) for _ in range(2)]
     slow = threads.submit(fences[0].create)
     assert slow_begun.wait(10)
@@ -515,13 +524,13 @@ def test_role_that_may_not_ask_for_the_server_adopts_and_keeps_what_is_known_of_
 
 
 def test_asynchronous_fence_knows_its_database_too(sqlite):
-    """A fence on an AsyncEngine compares the identity of its database like a blocking one."""
+    """An asynchronous fence compares the identity of its database like a blocking one."""
     foreign = other_schema(sqlite)
 
     async def run():
         engine = create_async_engine(sqlite.url.replace("sqlite:", "sqlite+aiosqlite:"))
         try:
-            fence = SqlFence(engine, table=sqlite.fence_table)
+            fence = AsyncSqlFence(engine, table=sqlite.fence_table)
             assert fence.known_database() is None
             mine = await fence.read_database()
             assert mine == sqlite.fence.identity().current == fence.known_database()
@@ -547,31 +556,9 @@ def test_zero_identity_matches_every_database(world):
     assert world.fence.check([identity], GROUP, {identity: NO_DATABASE})[identity].answer is FenceAnswer.ROLLBACK
 
 
-def test_create_that_was_not_awaited_is_found_at_the_next_step(tmp_path):
-    """A fence whose `create` was not awaited, so that it made no tables, refuses to work."""
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db")
-    fence = SqlFence(engine)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        fence.create()
-        gc.collect()
-    with pytest.raises(UsageError, match=r"await fence\.create"):
-        fence.check([bytes(16)], GROUP)
-    with pytest.raises(UsageError, match=r"await fence\.create"):
-        fence.begin(None, bytes(16), GROUP)
-
-    async def run():
-        await fence.create()
-        answer = (await fence.check([bytes(16)], GROUP))[bytes(16)].answer
-        await engine.dispose()
-        return answer
-
-    assert asyncio.run(run()) is FenceAnswer.ROLLBACK
-
-
 def test_checker_refuses_an_asynchronous_fence_without_its_loop(tmp_path, shop):
     """A checker refuses an asynchronous fence without its event loop, because it could not await the answers."""
-    fence = SqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db"))
+    fence = AsyncSqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db"))
     with pytest.raises(ConfigError, match="event_loop") as refused:
         txcore.Checker(shop.backend, GROUP, fence=fence)
     assert refused.value.key == "fence"
@@ -583,7 +570,7 @@ def test_checker_decides_with_an_asynchronous_fence_on_its_loop(sqlite, shop, ev
 
     async def run():
         engine = create_async_engine(sqlite.url.replace("sqlite:", "sqlite+aiosqlite:"))
-        fence = SqlFence(engine, table=sqlite.fence_table)
+        fence = AsyncSqlFence(engine, table=sqlite.fence_table)
         loop = asyncio.get_running_loop()
         report = await asyncio.to_thread(shop.check, fence, eventually, event_loop=loop)
         await engine.dispose()
@@ -596,7 +583,7 @@ def test_checker_decides_with_an_asynchronous_fence_on_its_loop(sqlite, shop, ev
 def test_unreachable_database_sends_nothing_in_the_listener_style(tmp_path, shop):
     """A listener-style half is not sent if the database, which it must name, cannot be reached."""
     fence = SqlFence(create_engine(f"sqlite:///{tmp_path}/missing/a.db"))
-    producer = shop.producer(fence, listener=txcore.TransactionListener)
+    producer = shop.producer(fence, listener=_NeverCalled())
     with pytest.raises(txcore.NotSentError, match="nothing was sent"):
         producer.send_message_in_transaction(txcore.Message("t", b"tea"))
     (result,) = producer.send_many([(txcore.Message("t", b"tea"), None)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 
@@ -210,7 +209,7 @@ def test_create_is_idempotent_and_safe_at_once(world, threads):
 
 def test_things_that_are_no_engine_are_refused():
     """The inbox refuses an object that is no engine, and a table name that is not plain."""
-    with pytest.raises(ConfigError, match="Engine or AsyncEngine, not"):
+    with pytest.raises(ConfigError, match="Inbox takes a SQLAlchemy Engine, not"):
         Inbox("sqlite:///consumer.db")
     with pytest.raises(ConfigError, match="not a plain table name"):
         Inbox(create_engine("sqlite://"), table="in box")
@@ -228,16 +227,19 @@ def test_connection_of_another_database_is_refused(make_world, tmp_path):
         pytest.fail("entered")
 
 
-def test_asynchronous_with_on_a_synchronous_connection_is_refused(make_world):
-    """`async with` is refused on a synchronous connection, because it would block the event loop."""
-    world = make_world("sqlite")
-    inbox = Inbox(world.engine)
-    inbox.create()
+def test_missing_table_is_one_sentence(world):
+    """A forgotten create() is a mistake of the program; the driver's error is its cause."""
+    inbox = Inbox(world.engine, table=f"missing_{world.number}")
+    sentence = rf"^table missing_{world.number} is missing: run create\(\) of the inbox once"
+    with (
+        pytest.raises(UsageError, match=sentence),
+        world.engine.begin() as connection,
+        inbox.receive(connection, headers_of(world.new_id())),
+    ):
+        pass
 
-    async def receive():
-        with world.engine.connect() as connection:
-            async with inbox.receive(connection, headers_of(world.new_id())):
-                pytest.fail("entered")
 
-    with pytest.raises(UsageError, match="receive with `with`"):
-        asyncio.run(receive())
+def test_forgotten_with_is_stopped_before_any_effect(world, inbox):
+    """`if inbox.receive(…)` would apply every copy."""
+    with world.engine.begin() as connection, pytest.raises(UsageError, match="before its block is entered"):
+        assert inbox.receive(connection, headers_of(world.new_id()))

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from txcore.errors import UsageError
 from txcore.ids import id_text
-from txcore.inbox import Inbox, MessageId, headers_of, message_id_of
+from txcore.inbox import AsyncInbox, Inbox, MessageId, headers_of, message_id_of
 
 IDENTITY = b"\x01" * 16
 TEXTS = {"txcore-id": f"{id_text(IDENTITY)}:3", "txcore-group": "orders", "kind": "order"}
@@ -84,13 +84,13 @@ def asynchronous(request, make_world):
 
 
 def test_asynchronous_connections_receive(asynchronous):
-    """An inbox on an AsyncEngine receives on connections and sessions, and makes and prunes its tables."""
+    """An asynchronous inbox receives on connections and sessions, and makes and prunes its tables."""
     world, url = asynchronous
     headers = [{**TEXTS, "txcore-id": f"{id_text(world.new_id())}:0"} for _ in range(2)]
 
     async def run():
         engine = create_async_engine(url)
-        inbox = Inbox(engine, table=f"inbox_{world.number}")
+        inbox = AsyncInbox(engine, table=f"inbox_{world.number}")
         await inbox.create()
         seen = []
         async with engine.connect() as connection:
@@ -111,18 +111,20 @@ def test_asynchronous_connections_receive(asynchronous):
     assert ([True, True, False, True], 0) == asyncio.run(run())
 
 
-def test_synchronous_with_on_an_asynchronous_connection_is_refused(asynchronous):
-    """`with` is refused on an asynchronous connection, because it could not await the database."""
-    _, url = asynchronous
+def test_connections_of_the_other_kind_are_refused(asynchronous):
+    """An inbox refuses a connection of the other kind, and the error names the class for it."""
+    world, url = asynchronous
 
     async def run():
         engine = create_async_engine(url)
         try:
             async with engine.connect() as connection:
-                with Inbox(engine).receive(connection, TEXTS):
-                    pytest.fail("entered")
+                with pytest.raises(UsageError, match="use AsyncSqlFence and AsyncInbox with that"):
+                    Inbox(world.engine).receive(connection, TEXTS).__enter__()
+            blocking = world.engine.connect()
+            with blocking, pytest.raises(UsageError, match="use SqlFence and Inbox with that"):
+                await AsyncInbox(engine).receive(blocking, TEXTS).__aenter__()
         finally:
             await engine.dispose()
 
-    with pytest.raises(UsageError, match="receive with `async with`"):
-        asyncio.run(run())
+    asyncio.run(run())

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from txcore.errors import BackendUnavailableError, FencedError
 from txcore.fence import FenceAnswer
-from txcore.sqlfence import FenceRow, SqlFence
+from txcore.sqlfence import AsyncSqlFence, FenceRow, SqlFence
 
 GROUP = "orders"
 
@@ -89,11 +89,11 @@ def test_missing_table_is_reported_with_the_remedy(world):
 
 
 def test_rows_are_read_asynchronously(tmp_path):
-    """On an AsyncEngine, the rows of the fence are read with `await`."""
+    """The rows of an asynchronous fence are read with `await`."""
 
     async def read() -> dict:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'service.db'}")
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
         await fence.check([b"a" * 16], GROUP)
         rows = await fence.rows([b"a" * 16])

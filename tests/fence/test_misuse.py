@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
@@ -21,32 +19,6 @@ from txcore.sqlfence.connections import SqlAlchemyBorder
 GROUP = "orders"
 SAVEPOINT = "a savepoint is open"
 GONE = "the fence row is gone"
-
-
-def test_blocking_producer_refuses_a_fence_on_an_asynchronous_engine(tmp_path):
-    """A blocking producer refuses an asynchronous fence at once, because it could not read the row."""
-    fence = SqlFence(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db"))
-    with pytest.raises(ConfigError, match="AsyncTransactionProducer") as caught:
-        txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=fence)
-    assert caught.value.key == "fence"
-
-
-def test_asyncio_producer_works_with_a_fence_on_a_blocking_engine(tmp_path):
-    """An asynchronous producer works with a blocking fence, which blocks the event loop for a moment."""
-
-    async def run():
-        fence = SqlFence(create_engine(f"sqlite:///{tmp_path}/shop.db"))
-        fence.create()
-        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
-        transaction = txcore.AsyncTransactionProducer(txcore.connect("memory://"), GROUP, fence=fence).begin()
-        transaction.publish(txcore.Message("t", b"tea"))
-        async with engine.connect() as connection:
-            await transaction.prepare(connection)
-            await connection.commit()
-        await engine.dispose()
-        return (await transaction.commit()).state
-
-    assert asyncio.run(run()) is txcore.EndState.ACCEPTED
 
 
 def test_autocommit_connection_is_refused(world):
@@ -348,8 +320,12 @@ def test_things_that_are_no_connection_are_refused(sqlite):
     """The error about an object that is no connection names the accepted kinds."""
     with pytest.raises(FenceMisuseError, match=r"takes a SQLAlchemy Connection.*not a builtins\.str"):
         sqlite.fence.insert("sqlite:///business.db", sqlite.new_id(), GROUP)
-    with pytest.raises(FenceMisuseError, match="Engine or AsyncEngine, not str"):
+    with pytest.raises(FenceMisuseError, match=r"SqlFence takes a SQLAlchemy Engine, not a builtins\.str"):
         sqlite.fence.begin("sqlite:///business.db", sqlite.new_id(), GROUP)
+    for kind in (txcore.SqlFence, txcore.AsyncSqlFence, txcore.Inbox, txcore.AsyncInbox):
+        with pytest.raises(ConfigError, match=f"{kind.__name__} takes a SQLAlchemy .*not a builtins.str") as refused:
+            kind("sqlite:///business.db")
+        assert refused.value.key == "engine"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from txcore.message_table import TableRow
 from txcore.port import failed
 from txcore.records import LogKind, OpKind
 from txcore.runtime import instrumentation
-from txcore.sqlfence import SqlFence
+from txcore.sqlfence import AsyncSqlFence
 
 GROUP = "orders"
 TOPIC = "orders.created"
@@ -476,7 +476,7 @@ def test_asynchronous_producer_falls_back_too(sqlite_shop):
 
     async def run():
         engine = create_async_engine(sqlite_shop.world.engine.url.set(drivername="sqlite+aiosqlite"))
-        fence = SqlFence(engine, table=sqlite_shop.world.fence_table)
+        fence = AsyncSqlFence(engine, table=sqlite_shop.world.fence_table)
         options = {"mode": "auto", "half_deadline_s": 0.2, "policy": CheckPolicy(immunity_s=2.5)}
         producer = AsyncTransactionProducer(sqlite_shop.backend, GROUP, fence=fence, **options)
         async with producer.transaction(engine) as tx:

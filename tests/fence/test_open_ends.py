@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import txcore
 from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.sqlfence import SqlFence
+from txcore.sqlfence import AsyncSqlFence
 
 GROUP = "orders"
 
@@ -40,7 +40,7 @@ def use_asyncio(tmp_path, run):
 
     async def main():
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", pool_size=3, max_overflow=0)
-        fence = SqlFence(engine)
+        fence = AsyncSqlFence(engine)
         await fence.create()
         await run(engine, fence)
         assert engine.pool.checkedout() == 0

@@ -12,7 +12,7 @@ from txcore.errors import BackendUnavailableError, ConfigError, FencedError, Not
 from txcore.fence import FenceAnswer
 from txcore.ids import first_id_at
 from txcore.message_table import TableRow
-from txcore.sqlfence import PruneResult, SqlFence
+from txcore.sqlfence import AsyncSqlFence, PruneResult
 from txcore.sqlfence import prune as prune_module
 from txcore.sqlfence.connections import border_of
 from txcore.sqlfence.prune import Contended, Wait, prune_steps
@@ -284,7 +284,7 @@ def test_contended_step_is_tried_again_a_bounded_number_of_times():
 
 
 def test_async_prune_waits_asynchronously(sqlite):
-    """On an AsyncEngine, the prune is awaited and awaits its sleep."""
+    """The prune of an asynchronous fence awaits its sleep."""
     sqlite.committed()
     waits = []
 
@@ -293,7 +293,7 @@ def test_async_prune_waits_asynchronously(sqlite):
 
     async def run():
         engine = create_async_engine(sqlite.engine.url.set(drivername="sqlite+aiosqlite"))
-        result = await SqlFence(engine, table=sqlite.fence_table, sleep=sleep).prune(sqlite.new_id(), everything)
+        result = await AsyncSqlFence(engine, table=sqlite.fence_table, sleep=sleep).prune(sqlite.new_id(), everything)
         await engine.dispose()
         return result
 

@@ -34,7 +34,7 @@ class Service:
         engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
         self.faults = Refusing()
         self.broker = MemoryBroker(faults=self.faults)
-        fence = txcore.SqlFence(engine)
+        fence = txcore.AsyncSqlFence(engine)
         producer = txcore.AsyncTransactionProducer(MemoryBackend(self.broker), "shop", fence=fence)
         app = FastAPI()
 

@@ -52,6 +52,8 @@ number = 7
 class HandFence:
     """A fence whose database is up, locked or down."""
 
+    is_async = False
+
     def __init__(self):
         self.state = "up"
         self.checks = self.peeks = 0

@@ -74,7 +74,6 @@ def test_every_event_of_the_sidecar_is_documented():
     rare = {
         "backend.close_failed",
         "group.failed",
-        "group.leave_failed",
         "history.failed",
         "http.failed",
         "systemd.not_notified",

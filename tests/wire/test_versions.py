@@ -93,7 +93,7 @@ class TestRecords:
         assert [Op(OpKind.COMMIT, A)] == wire.decode_ops(ops)
 
 
-class Listener:
+class Listener(txcore.TransactionListener):
     """A listener with the answer that the test sets."""
 
     answer = LocalTransactionState.UNKNOWN
@@ -264,7 +264,7 @@ def test_a_newer_half_is_listed_as_such(world):
     assert {newer: 2, old: 0} == {identity: each.newer_version for identity, each in rows.items()}
     journey = world.operator.show(newer)
     assert ("pending", 2) == (
-        to_json.state_of(journey),
+        journey.state,
         to_json.pending(journey, world.clock.wall_ms())["newer_version"],
     )
     for verb in planning.Verb:

@@ -6,18 +6,20 @@ import asyncio
 import functools
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from txcore import arguments
 from txcore.checker.context import CheckContext
 from txcore.checker.limits import Limits
 from txcore.checker.partition_owner import PartitionOwner, PartitionStats
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness, until_beat
 from txcore.errors import BackendTimeoutError, ConfigError, TransactionStateError, TxcoreError
-from txcore.fence import Fence
+from txcore.fence import AnyFence
+from txcore.lifecycle import RunningInside
 from txcore.listener import CheckListener
 from txcore.message import CheckPolicy
-from txcore.port import Backend
+from txcore.port import Backend, Claim, ensured
 from txcore.records import ClaimEvent, ClaimEventKind
 from txcore.runtime import instrumentation as names
 from txcore.runtime.call_pool import CallPool
@@ -25,7 +27,6 @@ from txcore.runtime.commands import Flow
 from txcore.runtime.flow_loop import Loop, Task
 from txcore.runtime.instrumentation import Reporter
 
-GROUP_TIMEOUT_S = 30.0
 MEMBERSHIP_PAUSE_MAX_S = 0.25
 """Longest time, in seconds, until a checker learns that it must give a partition up, or has lost it."""
 
@@ -131,7 +132,7 @@ class Membership:
             self.lag_s = max(self.turned_at_s - before_s - wanted_s, 0.0)
 
 
-class Checker:
+class Checker(RunningInside):
     """Checks one group on one backend.
 
     Args:
@@ -142,11 +143,12 @@ class Checker:
         policy: Interval and count for halves that carry none of their own. Immunity is the half's own.
         member: This process's name in the group; made up when empty.
         limits: Bounds; the defaults suit production.
-        event_loop: A running event loop for listeners whose `check_local_transaction` is asynchronous, and for a fence
-            with an asynchronous engine.
+        event_loop: A running event loop, for an AsyncSqlFence and for listeners whose `check_local_transaction` is
+            asynchronous.
         plugins: Objects with pluggy hooks `txcore_on_event`, `txcore_on_discard`.
 
-    Use either `run_once` (tests, cron) or `start` and `stop` (a service). Not both at a time.
+    Use either `with` (`async with` in a coroutine; `start` and `stop` do the same), or `run_once` for tests and cron.
+    The end of the block is `stop`. Not both at a time.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class Checker:
         group: str,
         *,
         listener: CheckListener | Sequence[CheckListener] | None = None,
-        fence: Fence | None = None,
+        fence: AnyFence | None = None,
         policy: CheckPolicy | None = None,
         member: str = "",
         limits: Limits | None = None,
@@ -164,12 +166,17 @@ class Checker:
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
+        arguments.require_place(backend, group, fence, plugins)
+        if policy is not None:
+            arguments.require_type("policy", policy, CheckPolicy, "a txcore.CheckPolicy")
+        if limits is not None:
+            arguments.require_type("limits", limits, Limits, "txcore.Limits")
         if listener is None and fence is None:
             raise ConfigError("a checker needs a listener or a fence to ask", key="listener")
-        if event_loop is None and getattr(fence, "is_async", False):
+        if event_loop is None and fence is not None and fence.is_async:
             raise ConfigError(
-                "the checker's fence has an asynchronous engine: give it SqlFence(create_engine(…)) of the same "
-                "database, or event_loop=asyncio.get_running_loop() of the loop that the engine works in",
+                f"a checker with {type(fence).__name__} needs event_loop=asyncio.get_running_loop(), the loop that its "
+                "engine works in; or give it SqlFence, on a blocking Engine of the same database",
                 key="fence",
             )
         clock, randomness = clock or SystemClock(), randomness or system_randomness()
@@ -178,6 +185,8 @@ class Checker:
         self._limits = limits or Limits()
         self._member = member or f"checker-{randomness.getrandbits(48):012x}"
         listeners = listener if isinstance(listener, Sequence) else () if listener is None else (listener,)
+        for each in listeners:
+            arguments.require_check_listener(each)
         self._report = Reporter("txcore.checker", plugins, group=group)
         self._context_with = functools.partial(
             CheckContext,
@@ -230,6 +239,7 @@ class Checker:
 
         Raises:
             BackendTimeoutError: not finished within *timeout_s*; the next call continues.
+            ConfigError, BackendUnavailableError: the group cannot be joined.
         """
         if self._thread is not None:
             raise TransactionStateError("this checker runs in a thread; stop it before run_once")
@@ -238,22 +248,27 @@ class Checker:
         membership, loop = self._membership, self._membership.loop
         before = membership.context.counts.copy()
         deadline_s = loop.clock.elapsed_s() + timeout_s
-        membership.poll()
-        for owner in membership.owners.values():
-            owner.begin_sweep()
-        while not membership.owners or any(owner.is_sweeping for owner in membership.owners.values()):
+        for _ in self._sweep(membership):
             if loop.clock.elapsed_s() > deadline_s:
                 raise BackendTimeoutError(f"group {self._group!r} was not swept within {timeout_s:g} s")
-            known = set(membership.owners)
-            loop.turn()
-            for partition, owner in membership.owners.items():
-                if partition not in known:
-                    owner.begin_sweep()
             loop.wait()
         done = membership.context.counts - before
         pending = sum(owner.tenure.state.pending_count for owner in membership.owners.values())
         blocked = sum(bool(owner.tenure.blocked) for owner in membership.owners.values())
         return CheckReport(len(membership.owners), done["commit"], done["rollback"], done["parked"], pending, blocked)
+
+    def _sweep(self, membership: Membership) -> Iterator[None]:
+        """Judge every half that is due now; yields each time when the loop has nothing more to do at once."""
+        membership.poll()
+        for owner in membership.owners.values():
+            owner.begin_sweep()
+        while not membership.owners or any(owner.is_sweeping for owner in membership.owners.values()):
+            known = set(membership.owners.values())
+            membership.loop.turn()
+            for owner in membership.owners.values():
+                if owner not in known:  # also where its partition was lost and assigned anew in this turn
+                    owner.begin_sweep()
+            yield
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -282,14 +297,17 @@ class Checker:
     def _join(self) -> None:
         if self._membership is not None:
             return
-        self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
+        ensured(self._backend, self._group)
         claim = self._backend.claim(self._group, self._member)
         self._pool = CallPool(self._limits.calls_max, event_loop=self._event_loop)  # `stop` closed the last one.
         context = self._context_with(claim=claim)
         self._counts = context.counts
-        loop = Loop(self._backend, context.clock, claim=claim, pool=self._pool)
+        loop = self._loop(context.clock, claim)
         self._membership = Membership(context, loop)
         loop.spawn(self._membership.run(), self._membership.ended)
+
+    def _loop(self, clock: Clock, claim: Claim) -> Loop:
+        return Loop(self._backend, clock, claim=claim, pool=self._pool)
 
     def _leave(self, timeout_s: float) -> None:
         membership, self._membership = self._membership, None

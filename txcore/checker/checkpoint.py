@@ -18,7 +18,7 @@ import msgspec
 from txcore.checker.decide import Pending
 from txcore.checker.partition_state import PartitionState
 from txcore.checker.read_halves import first_of
-from txcore.records import Checkpoint, Count, FoldedTo, Time, TransactionId
+from txcore.records import Checkpoint, Count, FoldedTo, IdBytes, Time
 
 ENTRY_BYTES: Final = 56
 """Most bytes in an entry."""
@@ -37,7 +37,7 @@ class NoteEntry(msgspec.Struct, array_like=True):
         copy_age_ms: Least time since that record was stored; records before it are no younger.
     """
 
-    transaction_id: TransactionId
+    transaction_id: IdBytes
     generation: Count
     count: Count
     age_ms: Time

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from txcore.checker.body_cache import Bodies
 from txcore.checker.limits import Limits
 from txcore.clock import Clock, Randomness
-from txcore.fence import Fence
+from txcore.fence import AnyFence
 from txcore.listener import CheckListener
 from txcore.message import CheckPolicy
 from txcore.port import Backend
@@ -32,7 +32,7 @@ class CheckContext:
     report: Reporter
     by: str
     listeners: Sequence[CheckListener] = ()
-    fence: Fence | None = None
+    fence: AnyFence | None = None
     counts: Counter[str] = field(default_factory=Counter)
     bodies: Bodies = field(init=False)
 

@@ -18,7 +18,7 @@ class NewerRecords(enum.StrEnum):
     PARK = "park"  #: a half is parked with its bytes, to be resumed after the upgrade; an op is skipped and counted
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Limits:
     """The checker's bounds; each is a number of seconds unless named otherwise.
 

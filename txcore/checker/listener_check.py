@@ -7,6 +7,7 @@ from typing import Final
 from txcore.checker import op_writing, retry_backoff
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
+from txcore.ids import known_id
 from txcore.listener import CheckListener, HalfView
 from txcore.message import LocalTransactionState, Message
 from txcore.records import OpKind
@@ -29,11 +30,17 @@ def ask(tenure: Tenure, pending: Pending) -> Flow[None]:
     listener = next((each for each in context.listeners if _takes(each, topics)), None)
     if listener is None:
         reason = NO_ROW_REASON if pending.terms.asks_fence else NO_LISTENER_REASON
-        context.report.event(names.CHECK_WRONG_LISTENER, group=context.group, topics=sorted(topics), reason=reason)
+        context.report.event(
+            names.CHECK_WRONG_LISTENER,
+            group=context.group,
+            topics=sorted(topics),
+            reason=reason,
+            transaction_id=identity,
+        )
         retry_backoff.put_off(tenure, pending)
         return
     messages = tuple(Message(m.topic, m.body, m.key, m.headers) for m in half.messages)
-    view = HalfView(half.transaction_id, half.group, messages, pending.count, half.born_ms)
+    view = HalfView(known_id(half.transaction_id), half.group, messages, pending.count, half.born_ms)
     call = Call(listener.check_local_transaction, (view,), context.limits.check_deadline_s)
     context.asked(identity)
     try:

@@ -6,7 +6,6 @@ from txcore.checker.decide import Pending, unreadable
 from txcore.checker.limits import NewerRecords
 from txcore.checker.tenure import Tenure
 from txcore.errors import NewerRecordError
-from txcore.ids import ID_BYTES
 from txcore.records import LogRecord, ParkCode
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
@@ -25,11 +24,12 @@ def newer_half(tenure: Tenure, record: LogRecord, error: NewerRecordError) -> Pe
         NewerRecordError: the settings say that the partition stops there.
     """
     is_ours = error.group == tenure.context.group and error.partition == tenure.partition
-    if not is_ours or len(error.transaction_id) != ID_BYTES:
+    if not is_ours or error.transaction_id is None:
         return None
     stop_unless_parked(tenure, error)
     reason = f"position {record.position}: {error}"
-    return unreadable(error.transaction_id, record.position, error.generation, ParkCode.NEWER, reason, record.body)
+    identity = bytes(error.transaction_id)
+    return unreadable(identity, record.position, error.generation, ParkCode.NEWER, reason, record.body)
 
 
 def wait_for_upgrade(tenure: Tenure, error: NewerRecordError) -> Flow[None]:

@@ -19,7 +19,6 @@ from txcore.registry import connect, open_doctor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-CLOSE_TIMEOUT_S: Final = 5.0
 STATUS: Final = {Level.OK: 0, Level.FAIL: 1, Level.WARN: 3}
 """Exit codes by level; 2 is the code of a usage error, as for every command."""
 STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
@@ -76,9 +75,7 @@ def _broker(stack: contextlib.ExitStack, url: str, request: Request) -> list[Exa
     own = open_doctor(url, request)
     if own is not None:
         stack.callback(own.close)
-    backend = connect(url)
-    stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S))
-    common = port_examination(backend, request)
+    common = port_examination(stack.enter_context(connect(url)), request)
     return [common] if own is None else [own, common]
 
 

@@ -35,14 +35,14 @@ final too early, which only its end shows; so run no DDL there.
 The listener style writes its half before the listener runs, so a half without a fence row is left to
 `check_local_transaction`, after a tombstone. A listener that forgets `fence(connection)` therefore loses nothing, if
 its check answers rightly. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.
-After `fence(connection)` a listener's COMMIT is believed only with a committed row. Without one it is a CONFLICT, or
-TOO_LATE where the listener is asked.
+After `fence(connection)` a listener's answer COMMIT is believed only with a row that the database committed. Without
+one it is a CONFLICT, or TOO_LATE where the listener is asked.
 
-Where a store does not keep "one decision", two holders that both commit one `handle()` are one more cause of a message
-that is seen twice; where it does, the second one gets ALREADY_DONE. With a fence, `commit()` after another holder's
-rollback, or after a rollback of the database transaction itself, is a CONFLICT and publishes nothing, also by the
-message table. Without a fence only a store that keeps one decision refuses a commit after another holder's rollback;
-elsewhere it is published.
+Where a store does not keep "one decision", two holders that both call `commit()` for one `handle()` are one more cause
+of a message that is seen twice; where it does, the second one gets ALREADY_DONE. With a fence, `commit()` after another
+holder's `rollback()`, or after a rollback of the database transaction itself, is a CONFLICT and publishes nothing, also
+by the message table. Without a fence only a store that keeps one decision refuses `commit()` after another holder's
+`rollback()`; elsewhere the message is published.
 """
 LEGEND: Final = """
 - **atomic release**: a transaction's messages and the record of its end become visible together or not at all.

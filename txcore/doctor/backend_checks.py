@@ -139,7 +139,7 @@ class PortSubject:
         )
         with closing(survey):
             survey.catch_up()
-            journeys = {journey.transaction_id: journey for journey in survey.journeys()}
+            journeys: dict[bytes, Journey] = {journey.transaction_id: journey for journey in survey.journeys()}
         now_ms = self.clock.wall_ms() + round(self.probe.skew_ms or 0)
         return [
             PartitionView(p, checkpoint is not None, tuple(_aged(journeys[identity], now_ms) for identity in halves[p]))

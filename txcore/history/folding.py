@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from txcore import wire
 from txcore.errors import NewerRecordError, WireFormatError
 from txcore.history.journey import Journey
+from txcore.ids import known_id
 from txcore.records import (
     FINAL_KINDS,
     Forced,
@@ -47,6 +48,7 @@ class Journeys:
         try:
             half = wire.decode_half(record.body)
         except NewerRecordError as newer:
+            assert newer.transaction_id is not None  # noqa: PT017 - each version of a half begins with it
             found = self._journey(newer.transaction_id)
             if found is not None:
                 found.newer_version = max(found.newer_version, newer.version)
@@ -89,7 +91,7 @@ class Journeys:
             return None
         found = self.found.get(transaction_id)
         if found is None:
-            found = self.found[transaction_id] = Journey(transaction_id, self.partition, self.group)
+            found = self.found[transaction_id] = Journey(known_id(transaction_id), self.partition, self.group)
         return found
 
 

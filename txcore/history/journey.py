@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txcore.history.parked_entries import GONE_TEXT, LOST_COMMIT_TEXT, NEWER_TEXT, half_in, is_newer, why_unreadable
-from txcore.ids import born_ms
+from txcore.ids import TransactionId, born_ms
 from txcore.records import Half, Op, OpKind, ParkCode, Parked, Position, is_reply_to
 
 
@@ -16,7 +16,7 @@ class Journey:
     `parked` holds every parked record but CLOSED; `entry` is the one that no later CLOSED has closed.
     """
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     partition: int
     group: str = ""
     halves: list[Half] = field(default_factory=list)
@@ -42,6 +42,11 @@ class Journey:
     token_before: bytes = b""
     checked: dict[int, int] = field(default_factory=dict)  #: answered checks, in force, per generation
 
+    def __repr__(self) -> str:
+        """Return the class with the id, the place and the state; `txcore show` prints all of it."""
+        where = f"partition={self.partition}, generation={self.generation}"
+        return f"Journey({self.transaction_id!r}, {where}, state={self.state!r})"
+
     def add_half(self, half: Half, appended_ms: int | None) -> None:
         """Add a copy of the half; a carried or resumed one brings the contents of its journal."""
         self.halves.append(half)
@@ -60,6 +65,15 @@ class Journey:
         self.closed_generation = max(self.closed_generation, entry.generation)
         if self.entry is not None and self.entry.generation <= entry.generation:
             self.entry = None
+
+    @property
+    def state(self) -> str:
+        """The state: committed, rolled back, parked, pending, or unknown where the half is gone."""
+        if self.final:
+            return "committed" if self.final == OpKind.COMMIT else "rolled back"
+        if self.is_parked:
+            return "parked"
+        return "pending" if self.is_pending else "unknown"
 
     @property
     def half(self) -> Half | None:

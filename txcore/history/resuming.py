@@ -7,7 +7,7 @@ import msgspec
 from txcore import wire
 from txcore.errors import NewerRecordError, TransactionStateError, WireFormatError
 from txcore.history.journey import Journey, why_no_half
-from txcore.ids import id_text
+from txcore.ids import TransactionId, id_text, known_id
 from txcore.records import REASON_SIZE_MAX, HalfRecord, ParkCode
 
 
@@ -58,7 +58,7 @@ def next_of_inner(poison: Journey, own: Journey | None, by: str, reason: str) ->
     half = poison.inner_half
     if half is None:
         raise TransactionStateError(f"{id_text(poison.transaction_id)} cannot be resumed: {why_no_half(poison)}")
-    journey = own or Journey(half.transaction_id, poison.partition, poison.group)
+    journey = own or Journey(known_id(half.transaction_id), poison.partition, poison.group)
     if journey.final or journey.generation > half.generation:
         return None
     if not journey.halves:
@@ -71,13 +71,13 @@ def next_of_inner(poison: Journey, own: Journey | None, by: str, reason: str) ->
     return next_generation(journey, by, reason)
 
 
-def resumable_id(journey: Journey) -> bytes:
+def resumable_id(journey: Journey) -> TransactionId:
     """Return the id under which a parked transaction may resume: poison may hold a half, perhaps of a newer txcore."""
     if journey.is_poison:
         try:
-            return wire.decode_head(journey.parked[-1].half).transaction_id
+            return known_id(wire.decode_head(journey.parked[-1].half).transaction_id)
         except NewerRecordError as newer:
-            return newer.transaction_id
+            return newer.transaction_id or journey.transaction_id
         except WireFormatError:
             pass
     return journey.transaction_id

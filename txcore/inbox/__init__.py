@@ -16,8 +16,8 @@ except ImportError as error:
     raise BackendNotInstalledError("Inbox", "SQLAlchemy", "sql") from error
 
 from txcore.inbox.identity import Headers, MessageId, headers_of, message_id_of
-from txcore.inbox.receiving import Delivery, Inbox
+from txcore.inbox.receiving import AsyncDelivery, AsyncInbox, Delivery, Inbox
 
-__all__ = ["Delivery", "Headers", "Inbox", "MessageId", "headers_of", "message_id_of"]
+__all__ = ["AsyncDelivery", "AsyncInbox", "Delivery", "Headers", "Inbox", "MessageId", "headers_of", "message_id_of"]
 
 del _sqlalchemy

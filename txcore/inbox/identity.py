@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txcore.errors import UsageError
-from txcore.ids import parse_id
+from txcore.ids import TransactionId
 from txcore.wire import HEADER_GROUP, HEADER_ID
 
 Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
@@ -21,7 +21,7 @@ class MessageId:
     """The identity of a target message: its producer group, its transaction, and its index there."""
 
     group: str
-    transaction_id: bytes
+    transaction_id: TransactionId
     index: int
 
 
@@ -41,7 +41,7 @@ def message_id_of(message: Any) -> MessageId:
     identity, separator, index = _text(found[HEADER_ID], HEADER_ID).rpartition(":")
     if not separator or not (index.isascii() and index.isdigit()):
         raise UsageError(f"the header {HEADER_ID} must be <transaction_id>:<index>, not {found[HEADER_ID]!r}")
-    return MessageId(_text(found[HEADER_GROUP], HEADER_GROUP), parse_id(identity), int(index))
+    return MessageId(_text(found[HEADER_GROUP], HEADER_GROUP), TransactionId.parse(identity), int(index))
 
 
 def headers_of(message: Any) -> Mapping[str, Any]:

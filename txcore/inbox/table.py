@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from txcore.errors import InboxHorizonError, UsageError
-from txcore.ids import id_text
 from txcore.sqlfence.border import MYSQL, Border
+from txcore.sqlfence.definitions import inbox_ddl
 from txcore.sqlfence.dialects import decode_id
-from txcore.sqlfence.failures import Cause, unless
+from txcore.sqlfence.failures import Cause, failure_of, unless
 from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.schema import Tables
 
@@ -41,13 +41,8 @@ class InboxTable:
         Raises:
             UsageError: they were made by a newer txcore.
         """
-        types = self.dialect.types
-        columns = (
-            f"transaction_id {types.id} NOT NULL, message_index integer NOT NULL, "
-            f"producer_group {types.group} NOT NULL, received {types.created}, "
-            "PRIMARY KEY (transaction_id, message_index, producer_group)"
-        )
-        self.dialect.create_tables(border, columns)
+        statements = inbox_ddl(self.dialect.family, self.tables)
+        self.dialect.create(border, statements, has_identity=False)
         self.dialect.horizon(border)
 
     def take(self, border: Border, message: MessageId, *, old_is_first: bool) -> bool:
@@ -62,14 +57,23 @@ class InboxTable:
                 "the inbox needs a transaction, and this connection is in autocommit mode: the message would be marked "
                 "as received before its effect is committed"
             )
-        if not self._inserted(border, message):
+        try:
+            is_new = self._inserted(border, message)
+        except Exception as error:
+            if failure_of(error).cause is not Cause.NO_TABLE:
+                raise
+            raise UsageError(
+                f"table {self.tables.fence} is missing: run create() of the inbox once; the message is not recorded, "
+                "so roll back and do not acknowledge it"
+            ) from error
+        if not is_new:
             return False
         # Only now: a prune raises the horizon before it deletes rows, so a read after both sees the raised horizon.
         if not old_is_first and message.transaction_id < self._horizon_now(border):
             # A caller that notes it for a person, and commits, must not have it remembered as taken in.
             border.change(self._delete, self._values(message))
             raise InboxHorizonError(
-                f"message {id_text(message.transaction_id)}:{message.index} is older than what {self.tables.fence} "
+                f"message {message.transaction_id}:{message.index} is older than what {self.tables.fence} "
                 "remembers: it may have been received before; roll back and ask a person, or receive it with "
                 "old_is_first=True",
                 transaction_id=message.transaction_id,

@@ -11,14 +11,17 @@ async def place(order: Order, tx: InTransaction) -> None:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends
 
 from txcore.producer.asynchronous import AsyncTransaction, AsyncTransactionProducer
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
-def transaction_of(producer: AsyncTransactionProducer, engine: Any) -> Any:
+
+def transaction_of(producer: AsyncTransactionProducer, engine: AsyncEngine) -> Any:
     """Return the dependency: each request gets a transaction of its own.
 
     It ends, half, COMMIT and targets, before the response leaves: a client that reads 201 can rely on it. (A dependency

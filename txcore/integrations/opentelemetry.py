@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from txcore.errors import BackendNotInstalledError
 from txcore.hookspecs import Event, hookimpl
-from txcore.ids import id_text
+from txcore.ids import TransactionId, id_text
 from txcore.message import TRACEPARENT
 from txcore.records import Half
 from txcore.runtime import instrumentation as names
@@ -62,7 +62,7 @@ class Tracing:
         self._lock = threading.Lock()
 
     @hookimpl
-    def txcore_trace_headers(self, transaction_id: bytes) -> Mapping[str, str]:
+    def txcore_trace_headers(self, transaction_id: TransactionId) -> Mapping[str, str]:
         """Begin the transaction's span with its first message, and return its trace context."""
         with self._lock:
             span = self._open.get(transaction_id)

@@ -52,7 +52,7 @@ class SessionPublisher:
         self._producer = producer
         self._watched: list[Any] = []
 
-    def watch(self, sessions: Any) -> None:
+    def watch(self, sessions: sessionmaker[Any] | scoped_session[Any] | type[Session] | Session) -> None:
         """Listen to a sessionmaker, a scoped_session, a Session class or one Session; idempotent."""
         if isinstance(sessions, scoped_session):
             sessions = sessions.session_factory

@@ -8,7 +8,8 @@ request runs at once in the calling thread. A `Profile` describes the real broke
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -69,6 +70,24 @@ def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
     return MemoryBackend(broker)
 
 
+@contextmanager
+def reachable(broker: MemoryBroker, name: str) -> Iterator[str]:
+    """Let `txcore.connect` reach *broker* inside the block, by the URL that is yielded.
+
+    Raises:
+        ConfigError: another broker has this name.
+    """
+    with _brokers_lock:
+        if name in _brokers:
+            raise ConfigError(f"memory://{name} is open already", key="name")
+        _brokers[name] = broker
+    try:
+        yield f"memory://{name}"
+    finally:
+        with _brokers_lock:
+            del _brokers[name]
+
+
 def _profile(options: Mapping[str, str]) -> Profile:
     known = {"profile", "auto_create", "partitions"}
     for key in options:
@@ -99,5 +118,6 @@ __all__ = [
     "MemoryClaim",
     "Profile",
     "Target",
+    "reachable",
     "txcore_open_backend",
 ]

@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, HalfRefusedError
+from txcore.lifecycle import ClosedAtExit
 from txcore.memory.broker import MemoryBroker
 from txcore.memory.profile import Fate
 from txcore.memory.reading import MemoryClaim, MemoryReader
@@ -17,7 +18,7 @@ from txcore.port import Claim as ClaimPort
 from txcore.records import DURABLE, Checkpoint, HalfRecord, LogKind, Op, OpKind, Outcome, Position, Resolution, Status
 
 
-class MemoryBackend:
+class MemoryBackend(ClosedAtExit):
     """One client's connection to a memory broker; implements `Backend`."""
 
     def __init__(self, broker: MemoryBroker) -> None:

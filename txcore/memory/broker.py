@@ -159,6 +159,10 @@ class MemoryBroker:
         """Return the group's number of partitions; 0 for an unknown group."""
         return self._partition_counts.get(group, 0)
 
+    def groups(self) -> list[str]:
+        """Return the names of the groups that exist."""
+        return sorted(self._partition_counts)
+
     def trim(self, group: str, kind: LogKind, partition: int, before: int) -> None:
         """Drop the records before position *before*, as retention does."""
         with self.lock:

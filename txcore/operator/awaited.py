@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from txcore.errors import TransactionStateError
 from txcore.history.journey import Journey
+from txcore.ids import TransactionId
 from txcore.records import OpKind
 from txcore.results import EndResult, EndState
 
@@ -14,7 +15,7 @@ from txcore.results import EndResult, EndState
 class Awaited:
     """A request whose end is awaited: of a decision, or of a resume (`kind` None, any final op will do)."""
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     kind: OpKind | None
     generation: int
 

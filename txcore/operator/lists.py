@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txcore.history.journey import Journey, topics_of
+from txcore.ids import TransactionId
 from txcore.operator.selection import topics_in
 
 
@@ -19,7 +20,7 @@ class PendingHalf:
             a half, whose partition waits for an upgraded checker.
     """
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     partition: int
     generation: int
     born_ms: int
@@ -39,7 +40,7 @@ class ParkedHalf:
         missing: Indexes of the targets that were not published.
     """
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     partition: int
     generation: int
     code: str

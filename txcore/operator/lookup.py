@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txcore.errors import TxcoreError, UsageError
 from txcore.history.journey import Journey
+from txcore.ids import TransactionId
 from txcore.operator import selection
 from txcore.operator.operator import Operator
 
 if TYPE_CHECKING:
     from txcore.fence import FenceReading
-    from txcore.sqlfence import FenceRow
+    from txcore.sqlfence import FenceRow, SqlFence
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +33,18 @@ def find(operator: Operator, group: str, wanted: selection.Wanted) -> Journey:
         UsageError: no transaction matches, or several do.
     """
     if wanted.is_whole:
-        return operator.show(bytes.fromhex(wanted.digits))
+        return operator.show(TransactionId.parse(wanted.digits))
     for from_checkpoint in (True, False):
         with closing(operator.search(wanted.matches, from_checkpoint=from_checkpoint)) as survey:
-            found = {each.transaction_id: each for each in survey.journeys()}
+            found: dict[bytes, Journey] = {each.transaction_id: each for each in survey.journeys()}
         identity = selection.the_one(wanted, found)
         if identity is not None and (found[identity].has_beginning or not from_checkpoint):
             return found[identity]
     raise UsageError(f"group {group!r} knows no transaction {wanted.text!r}")
 
 
-def ask_fence(fence: Any, journey: Journey) -> Asked:
-    """Ask the fence about a transaction without leaving a tombstone.
-
-    Args:
-        fence: An object with `peek` and `rows`, as `SqlFence`; None for no fence.
-    """
+def ask_fence(fence: SqlFence | None, journey: Journey) -> Asked:
+    """Ask the fence, if there is one, about a transaction without leaving a tombstone."""
     half = journey.any_half
     if fence is None or half is None or not half.asks_fence:
         return Asked()

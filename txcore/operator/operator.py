@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
+from txcore import arguments
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import HalfRefusedError, HalfUnknownError, TransactionStateError, UsageError
 from txcore.history.force_rules import REASON_TEXT, Ruling, force_op, ruling_on
@@ -19,7 +20,7 @@ from txcore.history.journey import Journey
 from txcore.history.log_survey import Progress, Survey
 from txcore.history.parked_entries import closed_record
 from txcore.history.resuming import next_generation, next_of_inner
-from txcore.ids import id_text
+from txcore.ids import TransactionId, known_id
 from txcore.operator.awaited import Awaited
 from txcore.operator.lists import ParkedHalf, PendingHalf, parked_half, pending_half
 from txcore.operator.selection import oldest_first
@@ -46,6 +47,8 @@ POLL_S: Final = 0.01
 class Operator:
     """Looks into one group and asks its checker for decisions.
 
+    It may be used by `with`, as everything else that a backend serves; it holds nothing that must be closed.
+
     Args:
         by: The operator's name; written into every record of a resume or forced decision.
         on_progress: Called now and then with the number of records of a log that have been read.
@@ -61,6 +64,8 @@ class Operator:
         randomness: Randomness | None = None,
         on_progress: Progress | None = None,
     ) -> None:
+        arguments.require_place(backend, group)
+        arguments.require_type("by", by, str, "the operator's name")
         self._group = group
         self._by = by
         self._clock = clock or SystemClock()
@@ -74,6 +79,13 @@ class Operator:
             by=by,
             on_progress=on_progress,
         )
+
+    def __enter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: every look closes what it has opened."""
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -101,20 +113,21 @@ class Operator:
         with closing(self.watch(entries, from_checkpoint=False)) as survey:
             return [journey for journey in survey.journeys() if journey.parked_as is not None]
 
-    def show(self, transaction_id: bytes) -> Journey:
+    def show(self, transaction_id: TransactionId) -> Journey:
         """Return everything the logs hold about one transaction.
 
         Reads from the checkpoints where they cover the whole transaction, else reads all records.
 
         Raises:
-            UsageError: the group's logs hold nothing about it.
+            UsageError: the group's logs hold nothing about it; or it is no id, such as a text that was not parsed.
         """
+        transaction_id = TransactionId(transaction_id)
         for from_checkpoint in (True, False):
             with closing(self.watch([transaction_id], from_checkpoint=from_checkpoint)) as survey:
                 journey = survey.find(transaction_id)
             if journey is not None and (journey.has_beginning or not from_checkpoint):
                 return journey
-        raise UsageError(f"group {self._group!r} knows no transaction {id_text(transaction_id)}")
+        raise UsageError(f"group {self._group!r} knows no transaction {transaction_id}")
 
     def look(self) -> Survey:
         """Return a survey, read to the end, of the records after the checkpoints and of every parked record.
@@ -149,7 +162,7 @@ class Operator:
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
-    def resume(self, transaction_id: bytes, reason: str = "") -> None:
+    def resume(self, transaction_id: TransactionId, reason: str = "") -> None:
         """Give a parked half a fresh check budget: one append of the half with the next generation.
 
         Where poison holds a half of this group, that half is resumed under its own id, and the entry is closed.
@@ -165,7 +178,7 @@ class Operator:
         """Resume a journey that was read just now, see `resume`; returns the new generation."""
         if not journey.is_parked:
             state = "finished" if journey.final else "pending already"
-            raise TransactionStateError(f"{id_text(journey.transaction_id)} is {state}; only a parked half is resumed")
+            raise TransactionStateError(f"{journey.transaction_id} is {state}; only a parked half is resumed")
         if journey.inner_half is not None:
             return self._resume_inner(journey, journey.inner_half, reason)
         return self._append(next_generation(journey, self._by, reason))
@@ -175,43 +188,43 @@ class Operator:
 
         Raises: as `resume`.
         """
-        with closing(self.watch([half.transaction_id], from_checkpoint=False)) as survey:
-            own = survey.find(half.transaction_id)
+        identity = known_id(half.transaction_id)
+        with closing(self.watch([identity], from_checkpoint=False)) as survey:
+            own = survey.find(identity)
         record = next_of_inner(poison, own, self._by, reason)
         generation = self._append(record) if record is not None else max(own.generation if own else 0, 0)
-        result = self._dismiss(poison, OpKind.ROLLBACK, f"resumed as {id_text(half.transaction_id)}: {reason}")
+        result = self._dismiss(poison, OpKind.ROLLBACK, f"resumed as {identity}: {reason}")
         if result.state is EndState.UNKNOWN:
             raise HalfUnknownError(
-                f"{id_text(half.transaction_id)} is resumed, but the entry of {id_text(poison.transaction_id)} may "
+                f"{identity} is resumed, but the entry of {poison.transaction_id} may "
                 "still be open; resume it again, which only closes it",
-                transaction_id=half.transaction_id,
+                transaction_id=identity,
             )
         return generation
 
     def commit(
-        self, transaction_id: bytes, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
+        self, transaction_id: TransactionId, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
     ) -> EndResult:
-        """Ask the owner to commit; see `_force`."""
+        """Ask the partition's owner to publish a half's messages; it does so after immunity, if the fence agrees.
+
+        Without *wait_s* the result is UNKNOWN: the request is written. With *wait_s*, the seconds to wait for the end:
+        ACCEPTED if the final op agrees, CONFLICT if another final op holds or the fence refuses, else UNKNOWN.
+
+        Raises:
+            UsageError: *reason* is empty, or the logs do not hold the id.
+            TransactionStateError: see `ask`.
+        """
         return self._force(transaction_id, OpKind.COMMIT, reason, override_fence=override_fence, wait_s=wait_s)
 
     def rollback(
-        self, transaction_id: bytes, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
+        self, transaction_id: TransactionId, reason: str, *, override_fence: bool = False, wait_s: float = 0.0
     ) -> EndResult:
-        """Ask the owner to roll back; see `_force`."""
+        """Ask the partition's owner to drop a half's messages; all else is as for `commit`."""
         return self._force(transaction_id, OpKind.ROLLBACK, reason, override_fence=override_fence, wait_s=wait_s)
 
     def _force(
-        self, transaction_id: bytes, kind: OpKind, reason: str, *, override_fence: bool, wait_s: float
+        self, transaction_id: TransactionId, kind: OpKind, reason: str, *, override_fence: bool, wait_s: float
     ) -> EndResult:
-        """Write a request; the partition's owner executes it after immunity, through the fence.
-
-        Without *wait_s* the result is UNKNOWN: requested. With it: ACCEPTED when the final op agrees, CONFLICT when
-        another final op holds or the fence refused, UNKNOWN when the owner did not execute it in time.
-
-        Raises:
-            UsageError: no reason given, or the id is unknown.
-            TransactionStateError: see `ask`.
-        """
         journey = self.show(transaction_id)
         result = self.ask(journey, kind, reason, override_fence=override_fence)
         if result.state is not EndState.UNKNOWN or result.error is not None or wait_s <= 0:
@@ -238,7 +251,7 @@ class Operator:
         if ruling in {Ruling.HOLDS, Ruling.REVERSED}:
             return EndResult(EndState.ALREADY_DONE if ruling is Ruling.HOLDS else EndState.CONFLICT, transaction_id)
         if ruling is Ruling.REFUSED:
-            raise TransactionStateError(f"{id_text(transaction_id)}: {text}")
+            raise TransactionStateError(f"{transaction_id}: {text}")
         if ruling is Ruling.DISMISS:
             return self._dismiss(journey, kind, reason)
         generation = journey.generation
@@ -287,12 +300,12 @@ class Operator:
             yield EndResult(EndState.UNKNOWN, transaction_id)
 
     def _append(self, record: HalfRecord) -> int:
-        outcome = run_blocking(_one(record), self._bridge)
+        outcome, identity = run_blocking(_one(record), self._bridge), known_id(record.transaction_id)
         if outcome.status is Status.UNKNOWN:
-            raise HalfUnknownError("the resumed half may be stored; look again", transaction_id=record.transaction_id)
+            raise HalfUnknownError(f"the resumed half of {identity} may be stored; look again", transaction_id=identity)
         if outcome.status is not Status.DURABLE:
             raise HalfRefusedError(
-                f"the resumed half was refused: {outcome.error}", transaction_id=record.transaction_id
+                f"the resumed half of {identity} was refused: {outcome.error}", transaction_id=identity
             )
         return record.generation
 

@@ -32,8 +32,8 @@ class Verb(enum.Enum):
 
     @property
     def words(self) -> str:
-        """The verb in a sentence."""
-        return "roll back" if self is Verb.ROLLBACK else self.value
+        """The effect of a decision on the messages; the database's own end is no operator's to decide."""
+        return "publish its messages" if self is Verb.COMMIT else "drop its messages"
 
     @property
     def kind(self) -> OpKind:
@@ -63,7 +63,7 @@ class Plan:
 
 FENCE_TEXTS: Final = {
     FenceAnswer.COMMIT: "COMMIT: the local transaction committed",
-    FenceAnswer.ROLLBACK: "ROLLBACK: a check has closed it, it can never commit",
+    FenceAnswer.ROLLBACK: "ROLLBACK: a check has closed it, the database can never commit it",
     FenceAnswer.VIA_TABLE: "VIA_TABLE: it travels by the local message table",
     FenceAnswer.SENT: "SENT: it went by the local message table, whose relay has sent it",
     FenceAnswer.FORCED: "FORCED: an operator has gone against the fence before",
@@ -85,7 +85,7 @@ OBJECTIONS: Final = {
 }
 """The reasons against a decision, by the fence's answer; for every other one its name."""
 DOUBTS: Final = {
-    FenceAnswer.COMMIT: "it committed, so its producer or a checker may have delivered some of its messages already",
+    FenceAnswer.COMMIT: "the database committed it, so some of its messages may have been delivered already",
     FenceAnswer.ABSENT: "should its database transaction still be open, it will fail to commit",
 }
 """The warnings about a decision against the fence, by its answer."""

@@ -28,15 +28,6 @@ def kind_name(kind: int) -> str | None:
         return f"KIND_{kind}"
 
 
-def state_of(journey: Journey) -> str:
-    """Return the state of a transaction: committed, rolled back, parked, pending, or unknown where its half is gone."""
-    if journey.final:
-        return "committed" if journey.final == OpKind.COMMIT else "rolled back"
-    if journey.is_parked:
-        return "parked"
-    return "pending" if journey.is_pending else "unknown"
-
-
 def park_code(journey: Journey) -> str:
     """Return the reason code of a parked transaction, as far as the logs that were read hold it."""
     if journey.parked:
@@ -93,7 +84,7 @@ def journey(journey: Journey, now_ms: int, *, bodies: bool) -> dict[str, Any]:
     entry = journey.parked_as
     return {
         **_common(journey, half),
-        "state": state_of(journey),
+        "state": journey.state,
         "generation": journey.generation,
         "newer_version": journey.newer_version if journey.is_newer else None,
         "age_s": round(max(now_ms - half.born_ms, 0) / 1000, 3) if half else None,

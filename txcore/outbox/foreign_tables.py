@@ -55,7 +55,7 @@ class OutboxTable:
 
     def __init__(self, engine: Engine, group: str, table: str, layout: Layout) -> None:
         if not isinstance(engine, Engine):
-            raise ConfigError(f"the relay takes a synchronous SQLAlchemy Engine, not {engine!r}", key="engine")
+            raise ConfigError(f"a Relay takes a blocking Engine of SQLAlchemy, not {engine!r}", key="engine")
         check_name(table)
         self._engine = engine
         self._secret = engine.url.password

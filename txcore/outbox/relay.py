@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from txcore import arguments
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BackendNotInstalledError, BackendUnavailableError, TransactionStateError
+from txcore.errors import BackendNotInstalledError, TransactionStateError
+from txcore.ids import TransactionId
+from txcore.lifecycle import RunningInside
 from txcore.outbox.relay_steps import BatchReport, RelayContext, RelayLimits, Rest, relay_batch
-from txcore.port import Backend
+from txcore.port import Backend, ensured
 from txcore.runtime import instrumentation as names
 from txcore.runtime.flow_loop import Loop
 from txcore.runtime.instrumentation import Reporter
@@ -32,7 +35,6 @@ from txcore.outbox.foreign_tables import OutboxTable
 from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
 from txcore.outbox.sql_table import NoTableError, SqlMessageTable
 
-GROUP_TIMEOUT_S: Final = 30.0
 HOLD_SPARE_S: Final = 10.0
 """Time, in seconds, that a relay keeps its slots beyond its slowest batch before another relay may hold them."""
 NEVER: Final = 1_000_000_000
@@ -61,8 +63,11 @@ class RelayStats:
     waiting: TableStats = EMPTY
 
 
-class Relay:
-    """Relays the message table of one group. Use either `run_once` or `start` and `stop`.
+class Relay(RunningInside):
+    """Relays the message table of one group.
+
+    Use either `with` (`async with` in a coroutine; `start` and `stop` do the same), or `run_once`. The end of the block
+    is `stop`; a batch that takes longer raises BackendTimeoutError there.
 
     Args:
         backend: An open backend; it stays the caller's.
@@ -91,6 +96,9 @@ class Relay:
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
+        arguments.require_place(backend, group, None, plugins)
+        if limits is not None:
+            arguments.require_type("limits", limits, RelayLimits, "txcore.RelayLimits")
         self._clock, randomness = clock or SystemClock(), randomness or system_randomness()
         self._limits = limits or RelayLimits()
         self._by = f"r:{randomness.getrandbits(48):012x}"
@@ -176,11 +184,11 @@ class Relay:
         """Return the messages that are not retried any more, with their reasons. Raises BackendUnavailableError."""
         return self.table.parked()
 
-    def resume(self, transaction_id: bytes) -> int:
+    def resume(self, transaction_id: TransactionId) -> int:
         """Retry the parked messages of a transaction; returns their number. Raises BackendUnavailableError."""
-        return self.table.resume(transaction_id)
+        return self.table.resume(TransactionId(transaction_id))
 
-    def drop(self, transaction_id: bytes, why: str, by: str) -> int:
+    def drop(self, transaction_id: TransactionId, why: str, by: str) -> int:
         """Drop the parked messages of a transaction for good; returns their number.
 
         They are never sent, and stay in the table with name, time and reason; the audit names the transaction FORCED.
@@ -189,7 +197,7 @@ class Relay:
             UsageError: *why* is empty.
             BackendUnavailableError: the database failed.
         """
-        return self.table.give_up(transaction_id, why, by)
+        return self.table.give_up(TransactionId(transaction_id), why, by)
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -242,10 +250,7 @@ class Relay:
 
     def _joined(self) -> RelayContext:
         if self._context is None:
-            try:
-                count = self._backend.ensure_group(self._group).result(GROUP_TIMEOUT_S)
-            except TimeoutError as error:
-                raise BackendUnavailableError(f"no answer about group {self._group!r}") from error
+            count = ensured(self._backend, self._group)
             self.table.join()
             self._context = RelayContext(
                 self._group,

@@ -39,7 +39,7 @@ PROBE_ROWS: Final = 16
 TIME_MIN_S: Final = 0.000_1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RelayLimits:
     """A relay's bounds; each is a number of seconds unless named otherwise.
 

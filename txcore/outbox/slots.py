@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from txcore.ids import TransactionId, known_id
 from txcore.message_table import SLOT_COUNT, Refused, TableRow
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
@@ -33,7 +34,7 @@ _MS: Final = {
 class ParkedMessage:
     """A message that its target refused too often, or that cannot be read: for operators."""
 
-    transaction_id: bytes
+    transaction_id: TransactionId
     index: int
     tries: int
     reason: str
@@ -188,7 +189,7 @@ class Slots:
             f"ORDER BY slot, number LIMIT {int(count_max)}"
         )
         return [
-            ParkedMessage(decode_id(row[0]), int(row[1]), int(row[2]), str(row[3] or ""), bytes(row[4]))
+            ParkedMessage(known_id(decode_id(row[0])), int(row[1]), int(row[2]), str(row[3] or ""), bytes(row[4]))
             for row in border.rows(sql, self._group)
         ]
 

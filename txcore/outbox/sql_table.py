@@ -77,7 +77,7 @@ class SqlMessageTable:
         self, engine: Engine, group: str, owner: str, *, table: str = "txcore_tx", hold_s: float = 60.0
     ) -> None:
         if not isinstance(engine, Engine):
-            raise ConfigError(f"the message table takes a synchronous SQLAlchemy Engine, not {engine!r}", key="engine")
+            raise ConfigError(f"a Relay takes a blocking Engine of SQLAlchemy, not {engine!r}", key="engine")
         self.hold_s = hold_s
         self._engine = engine
         self._secret = engine.url.password

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
-from txcore.fence import NO_DATABASE, Fence, FenceAnswer, FenceReading
+from txcore.fence import NO_DATABASE, AnyFence, FenceAnswer, FenceReading
 from txcore.ids import id_text
 from txcore.producer.transaction import LocalTransaction, Phase
 from txcore.records import Op, OpKind, Outcome, Resolution, Status
@@ -19,6 +19,10 @@ _CERTAIN: Final = _COMMITTED | {FenceAnswer.NO_ANSWER}
 _NO_FENCE: Final = (
     "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
     "the checker decides, or the message table's relay"
+)
+_PREPARE_FIRST: Final = (
+    ": its messages are stored nowhere, and are not sent; call prepare(connection) before the "
+    "database's commit, in asyncio with await. A `with producer.transaction(…)` block prepares and commits when it ends"
 )
 
 
@@ -33,7 +37,10 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     require(transaction, Phase.PREPARED)
     fence, connection = transaction.context.fence, transaction.connection
     if connection is not None and fence is not None and fence.is_open(connection):
-        raise TransactionStateError("the prepared connection's transaction is still open; end it first")
+        raise TransactionStateError(
+            "the prepared connection's transaction is still open; end it first, then repeat this call: nothing is "
+            "published yet"
+        )
     began_s = now_s(transaction)
     transaction.asked = kind
     # A caller that asks again while this end is under way, or after it was cancelled, reads that it is not certain.
@@ -105,7 +112,7 @@ def resolution_of(transaction: LocalTransaction, kind: OpKind) -> Resolution:
     """Return the op of *kind*, with all targets if it commits."""
     assert transaction.half is not None
     context = transaction.context
-    op = Op(kind, transaction.transaction_id, transaction.half.generation, context.by, context.clock.wall_ms())
+    op = Op(kind, transaction.identity, transaction.half.generation, context.by, context.clock.wall_ms())
     targets = range(len(transaction.half.messages)) if kind is OpKind.COMMIT else ()
     return Resolution(transaction.half, op, targets, b"", context.by)
 
@@ -124,11 +131,15 @@ def tombstone(transaction: LocalTransaction) -> Flow[EndResult | None]:
         readings = yield _check(transaction)
     except Exception as error:  # noqa: BLE001 - no answer is no rollback
         return EndResult(EndState.UNKNOWN, identity, error)
-    reading = readings[identity]
+    reading = readings[transaction.identity]
     if reading.answer is FenceAnswer.ROLLBACK:
         return None
     if reading.answer in _COMMITTED:
-        return EndResult(EndState.CONFLICT, identity, TransactionStateError("the local transaction is committed"))
+        return EndResult(
+            EndState.CONFLICT,
+            identity,
+            TransactionStateError("the database committed the local transaction; it cannot be rolled back"),
+        )
     return EndResult(EndState.UNKNOWN, identity, _no_answer(reading))
 
 
@@ -140,7 +151,7 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
     row, or TOO_LATE where the checker asks the listener after it; UNKNOWN, and the checker is asked, where the fence
     does not answer.
     """
-    context, identity = transaction.context, transaction.transaction_id
+    context, identity = transaction.context, transaction.identity
     if context.fence is None:
         return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(_NO_FENCE)))
     try:
@@ -156,11 +167,11 @@ def look_before_publishing(transaction: LocalTransaction) -> Flow[EndResult | No
         return (yield from _leave(transaction, EndState.UNKNOWN, _no_answer(reading)))
     why = "the fence has no committed row of it: it was rolled back; nothing was published"
     if not transaction.may_lack_row:
-        return EndResult(EndState.CONFLICT, identity, TransactionStateError(why))
+        return EndResult(EndState.CONFLICT, transaction.transaction_id, TransactionStateError(why))
     return (yield from _leave(transaction, EndState.TOO_LATE, TransactionStateError(f"{why}; the listener is asked")))
 
 
-def are_settled(fence: Fence, transaction_ids: Sequence[bytes]) -> Flow[set[bytes]]:
+def are_settled(fence: AnyFence, transaction_ids: Sequence[bytes]) -> Flow[set[bytes]]:
     """Return those of *transaction_ids* that need no second look: their row is settled."""
     try:
         readings = yield Call(fence.settled, (transaction_ids,))
@@ -177,7 +188,7 @@ def _leave(transaction: LocalTransaction, state: EndState, error: Exception) -> 
 
 
 def _check(transaction: LocalTransaction) -> Call:
-    context, identity = transaction.context, transaction.transaction_id
+    context, identity = transaction.context, transaction.identity
     assert context.fence is not None
     databases = ({identity: transaction.database},) if transaction.database not in {b"", NO_DATABASE} else ()
     return Call(context.fence.check, ([identity], context.group, *databases))
@@ -196,7 +207,8 @@ def require(transaction: LocalTransaction, phase: Phase) -> None:
     """
     if transaction.phase is not phase:
         raise TransactionStateError(
-            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}, not {phase.value}"
+            f"transaction {id_text(transaction.identity)} is {transaction.phase.value}, not {phase.value}"
+            + (_PREPARE_FIRST if transaction.phase is Phase.OPEN else "")
         )
 
 

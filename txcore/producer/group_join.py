@@ -18,17 +18,14 @@ class Joining:
         self._ask = ask
         self._asked: Future[int] | None = None
 
-    def first(self, timeout_s: float) -> int:
-        """Return the number, waiting up to *timeout_s*; 0 while the broker does not answer.
+    def begin(self) -> Future[int]:
+        """Ask for the number now; `poll` takes this answer, too, if the caller does not wait for it.
 
-        Raises:
+        Raises (through the Future):
             ConfigError: the group has other settings.
         """
         self._asked = self._ask()
-        try:
-            return self._asked.result(timeout_s)
-        except UNREACHED:
-            return 0
+        return self._asked
 
     def poll(self) -> int:
         """Return the number if it is known by now, else 0; never waits."""

@@ -32,7 +32,7 @@ def handle_of(core: LocalTransaction) -> str:
     """
     if core.phase is not Phase.PREPARED or core.half is None:
         raise TransactionStateError(
-            f"transaction {id_text(core.transaction_id)} is {core.phase.value}; only a prepared one has a handle"
+            f"transaction {id_text(core.identity)} is {core.phase.value}; only a prepared one has a handle"
         )
     packed = msgspec.msgpack.encode(
         _Handle(wire.VERSION, core.half.body, core.give_way_s, core.context.clock.boot_id(), core.is_via_table)
@@ -48,6 +48,8 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
         UsageError: the handle is damaged, or of another group.
     """
     try:
+        if not isinstance(handle, str):
+            raise UsageError(f"a handle is the text that `handle()` returned, not {type(handle).__name__}")
         raw = base64.urlsafe_b64decode(handle.encode("ascii"))
         if binascii.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
             raise UsageError("this is no transaction handle: it is damaged")

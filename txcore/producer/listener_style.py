@@ -20,7 +20,7 @@ from txcore.errors import (
     NotSentError,
     TransactionStateError,
 )
-from txcore.fence import NO_DATABASE, Fence
+from txcore.fence import NO_DATABASE, AnyFence
 from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.message_table import Mode
@@ -54,7 +54,7 @@ class Sending(msgspec.Struct):
 
 
 def send_in_transaction(
-    transaction: LocalTransaction, listener: Listener[Any], message: Message, arg: Any
+    transaction: LocalTransaction, listener: Listener[Any, Any], message: Message, arg: Any
 ) -> Flow[TransactionSendResult]:
     """Send one message.
 
@@ -70,10 +70,10 @@ def send_in_transaction(
     if isinstance(ran, TransactionSendResult):
         return ran
     result = yield from ending.end(transaction, _kind(ran))
-    return TransactionSendResult(transaction.transaction_id, ran, result, transaction.notice)
+    return TransactionSendResult(result.transaction_id, ran, result, transaction.notice)
 
 
-def send_all(sendings: Sequence[Sending], listener: Listener[Any]) -> Flow[None]:
+def send_all(sendings: Sequence[Sending], listener: Listener[Any, Any]) -> Flow[None]:
     """Send many, at least one, of one producer; those that the broker answers together continue together. Never raises.
 
     The same steps as for one, with one command for many. A local transaction that takes long, or a half without an
@@ -99,7 +99,7 @@ def send_all(sendings: Sequence[Sending], listener: Listener[Any]) -> Flow[None]
         yield Each(halves, partial(_go_on, opened, listener, began_s))
 
 
-def _go_on(opened: Sequence[Sending], listener: Listener[Any], began_s: float, answered: Answered) -> Flow[None]:
+def _go_on(opened: Sequence[Sending], listener: Listener[Any, Any], began_s: float, answered: Answered) -> Flow[None]:
     """Run the local transactions of halves that were answered together, and release the ends that they chose."""
     left = deque(opened[index] for index, outcome in answered if _is_stored(opened[index], outcome, began_s))
     while left:
@@ -107,7 +107,7 @@ def _go_on(opened: Sequence[Sending], listener: Listener[Any], began_s: float, a
         yield from _release(ran)
 
 
-def _run_some(left: deque[Sending], listener: Listener[Any]) -> Flow[list[Sending]]:
+def _run_some(left: deque[Sending], listener: Listener[Any, Any]) -> Flow[list[Sending]]:
     """Run local transactions for `TURN_S`, one at least; returns those that are to be ended."""
     context = left[0].transaction.context
     clock = context.clock
@@ -131,13 +131,13 @@ def _run_some(left: deque[Sending], listener: Listener[Any]) -> Flow[list[Sendin
     return ran
 
 
-def _look(ran: Sequence[Sending], fence: Fence) -> Flow[None]:
+def _look(ran: Sequence[Sending], fence: AnyFence) -> Flow[None]:
     """Set the end of those that committed by the answer of their listener, and not by their rows."""
     fenced = [each for each in ran if each.kind is OpKind.COMMIT and each.transaction.must_look]
     if fenced:
-        settled = yield from ending.are_settled(fence, [each.transaction.transaction_id for each in fenced])
+        settled = yield from ending.are_settled(fence, [each.transaction.identity for each in fenced])
         for sending in fenced:
-            if sending.transaction.transaction_id not in settled:
+            if sending.transaction.identity not in settled:
                 sending.end = yield from ending.look_before_publishing(sending.transaction)
 
 
@@ -178,7 +178,7 @@ def _finish(sending: Sending, end: EndResult | None, began_s: float) -> None:
     assert end is not None
     transaction, kind = sending.transaction, sending.kind
     ending.finish_end(transaction, kind, end, began_s)
-    sending.result = TransactionSendResult(transaction.transaction_id, _STATES[kind], end, transaction.notice)
+    sending.result = TransactionSendResult(end.transaction_id, _STATES[kind], end, transaction.notice)
 
 
 def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
@@ -212,14 +212,14 @@ def _learn_database(context: ProducerContext) -> Flow[bytes]:
 
 
 def _run_local(
-    transaction: LocalTransaction, listener: Listener[Any], message: Message, arg: Any
+    transaction: LocalTransaction, listener: Listener[Any, Any], message: Message, arg: Any
 ) -> Flow[LocalTransactionState | TransactionSendResult]:
     """Run the local transaction; returns COMMIT or ROLLBACK, which is to be done, or the result where nothing is."""
     began_s = ending.now_s(transaction)
     error: Exception | None = None
     current.set(transaction)
     try:
-        state: Any = yield Call(listener.execute_local_transaction, (message, arg))
+        state: Any = yield Call(listener.execute, (transaction, message, arg))
     except GeneratorExit:
         raise  # dropped, perhaps as garbage: in any thread, amid whatever it does, so that its `current` is not ours
     except BaseException as raised:  # whatever user code raises, it may have committed (R5)
@@ -233,7 +233,7 @@ def _run_local(
         is_state = isinstance(state, LocalTransactionState)
         ending.ran_local(transaction, began_s, state.value if is_state else "no state")
         if not is_state:
-            answer = f"execute_local_transaction answered {state!r}; it must answer a LocalTransactionState"
+            answer = f"the listener answered {state!r}; it must answer a LocalTransactionState"
             state, error = LocalTransactionState.UNKNOWN, TransactionStateError(answer)
     if state is LocalTransactionState.UNKNOWN:
         return TransactionSendResult(transaction.transaction_id, state, None, error)
@@ -257,15 +257,15 @@ def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
     context = transaction.context
     assert context.fence is not None
     transaction.notice = FenceMisuseError(
-        "execute_local_transaction answered COMMIT without current_transaction().fence(connection) in its database "
-        "transaction. The message is sent all the same; had the process died before, only the answer of "
-        "check_local_transaction could have shown that it was committed. Call fence(connection) first, in each "
-        "transaction that commits"
+        "the listener answered COMMIT without transaction.fence(connection) in its database transaction. The message "
+        "is sent all the same; had the process died before, only the answer of check_local_transaction could have "
+        "shown that the database committed. Call transaction.fence(connection) first, in each transaction that "
+        "commits; an AsyncTransactionListener awaits it, else it inserts nothing"
     )
     if context.forgot_fence is not None:
         context.forgot_fence(transaction.transaction_id)
     try:
-        connection = yield Call(context.fence.begin, (None, transaction.transaction_id, context.group))
+        connection = yield Call(context.fence.begin, (None, transaction.identity, context.group))
         yield Call(context.fence.commit, (connection,))
     except FencedError as error:
         # After its tombstone the checker asks the listener, unless the half says that there is none to ask.

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
-from txcore import ranges
+from txcore import arguments, ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BusyError, ClosedError, ConfigError, TransactionStateError
-from txcore.fence import Fence
-from txcore.ids import IdFactory
+from txcore.connections import DatabaseConnection
+from txcore.errors import BackendTimeoutError, BusyError, ClosedError, TransactionStateError, TxcoreError
+from txcore.fence import AsyncFence, Fence
+from txcore.ids import IdFactory, TransactionId
+from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
-from txcore.message_table import Mode
-from txcore.port import Backend
+from txcore.message_table import Mode, ModeName
+from txcore.port import GROUP_TIMEOUT_S, Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
+from txcore.producer.arguments import BlockOnly, mode_of, require_half_deadline, require_kinds
 from txcore.producer.finish import end
-from txcore.producer.group_join import Joining
+from txcore.producer.group_join import UNREACHED, Joining
 from txcore.producer.handles import attach, handle_of
 from txcore.producer.listener_style import send_in_transaction
 from txcore.producer.send_many import send_many
@@ -30,45 +33,50 @@ from txcore.runtime.commands import Flow
 from txcore.runtime.drivers import BlockingBridge, run_blocking
 from txcore.runtime.instrumentation import ProducerReporter
 
-GROUP_TIMEOUT_S: Final = 30.0
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine  # noqa: F401 - in a text
+
 HALF_DEADLINE_S: Final = 2.0
-HALF_DEADLINE_MIN_S: Final = 0.001
-HALF_DEADLINE_MAX_S: Final = 60.0
 R = TypeVar("R")
-ListenerT = TypeVar("ListenerT", bound=Listener[Any])
+FenceT = TypeVar("FenceT", Fence, AsyncFence)
+ListenerT = TypeVar("ListenerT", bound=Listener[Any, Any])
 ProducerT = TypeVar("ProducerT")
+ConnectionT = TypeVar("ConnectionT")
 
 
-def _mode(mode: str, fence: Fence | None) -> Mode:
-    try:
-        chosen = Mode(mode)
-    except ValueError:
-        raise ConfigError(f"mode is one of {', '.join(Mode)}, not {mode!r}", key="mode") from None
-    if chosen is not Mode.HALF and fence is None:
-        raise ConfigError(f"mode {mode!r} needs a fence: the message table is in its database", key="mode")
-    return chosen
-
-
-class TransactionBase(Generic[ProducerT]):
+class TransactionBase(Generic[ProducerT, ConnectionT]):
     """The part of a transaction that needs no driver, the same for both kinds of producer."""
 
-    def __init__(self, producer: ProducerT, core: LocalTransaction) -> None:
+    def __init__(self, producer: ProducerT, core: LocalTransaction, connection: ConnectionT | None = None) -> None:
         self._producer = producer
         self._core = core
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        """Return the class, the id and the phase."""
+        return f"{type(self).__name__}({self.transaction_id!r}, {self._core.phase.value})"
 
     @property
-    def transaction_id(self) -> bytes:
-        """The 16 bytes that identify this transaction everywhere."""
+    def transaction_id(self) -> TransactionId:
+        """The id of this transaction everywhere: in headers, on the command line, in the console."""
         return self._core.transaction_id
 
     @property
-    def connection(self) -> Any:
-        """The open database connection of the database style."""
-        return self._core.connection
+    def connection(self) -> ConnectionT:
+        """The open database connection of the database style, for your own statements.
+
+        Raises:
+            TransactionStateError: the transaction is in another style, which leaves the connection to you.
+        """
+        if self._connection is None:
+            raise TransactionStateError(
+                "only the block of `producer.transaction(engine)` has a connection; this transaction uses your own"
+            )
+        return self._connection
 
     @property
     def result(self) -> EndResult | None:
-        """The result of the end; None before the end."""
+        """The result of the end; None before the end, and where nothing was published."""
         return self._core.result
 
     def publish(self, message: Message) -> None:
@@ -84,13 +92,13 @@ class TransactionBase(Generic[ProducerT]):
         return handle_of(self._core)
 
 
-class Transaction(TransactionBase["TransactionProducer"]):
+class Transaction(TransactionBase["TransactionProducer", "Connection"]):
     """One transaction in the primitive style; the database style passes it to its block, too.
 
     For one thread at a time. The order is `publish`…, `prepare`, the database's commit, `commit`.
     """
 
-    def prepare(self, connection: Any = None) -> None:
+    def prepare(self, connection: DatabaseConnection | None = None) -> None:
         """Make the half durable, with the fence row first if an open database *connection* is given.
 
         See `flow.prepare` for the exceptions and the meaning of each for the message.
@@ -106,52 +114,54 @@ class Transaction(TransactionBase["TransactionProducer"]):
         return self._producer.finish(end(self._core, OpKind.COMMIT))
 
     def rollback(self) -> EndResult:
-        """End without a target. With a fence only after the tombstone is certain; else CONFLICT or UNKNOWN."""
+        """End without a target; a fenced transaction only after its tombstone is certain, else CONFLICT or UNKNOWN."""
         return self._producer.finish(end(self._core, OpKind.ROLLBACK))
 
 
-class ProducerBase(Generic[ListenerT]):
-    """The settings of a producer, and its joining of the group, the same for both kinds; see `TransactionProducer`.
+class ProducerBase(Generic[ListenerT, FenceT]):
+    """The settings of a producer, the same for both kinds; see `TransactionProducer`.
 
     Raises:
-        ConfigError: no group name, other group settings, an immunity that the backend's delivery time exceeds, or a
-            mode that needs a fence.
+        ConfigError: an argument is of a wrong type or out of range, an immunity that the backend's delivery time
+            exceeds, a mode that needs a fence, or a fence of the other kind; `key` names it.
     """
+
+    _listener_type: ClassVar[type[Listener[Any, Any]]]
+    _is_async: ClassVar[bool]
 
     def __init__(
         self,
         backend: Backend,
         group: str,
         *,
-        fence: Fence | None = None,
+        fence: FenceT | None = None,
         listener: ListenerT | None = None,
         policy: CheckPolicy | None = None,
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
-        mode: str = "half",
+        mode: ModeName = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
         listener_fences: bool = False,
         plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        if not group:
-            raise ConfigError("a producer needs a group", key="group")
-        chosen = _mode(mode, fence)
+        arguments.require_place(backend, group, fence, plugins)
+        require_kinds(type(self).__name__, listener, self._listener_type, fence, is_async=self._is_async)
+        if partition_count is not None:
+            ranges.require("partition_count", partition_count, int, 1)
+        chosen = mode_of(mode, fence)
         clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
         capabilities = backend.capabilities
         require_room(policy, capabilities.release_time_max_s)
         ranges.require("unsettled_max", unsettled_max, int, 0)
-        ranges.require("half_deadline_s", half_deadline_s, float, HALF_DEADLINE_MIN_S, HALF_DEADLINE_MAX_S)
-        joining = Joining(lambda: backend.ensure_group(group, partition_count))
-        if chosen is Mode.HALF:
-            count = backend.ensure_group(group, partition_count).result(GROUP_TIMEOUT_S)
-        else:  # In mode table the producer never calls the broker here, so the broker need not be up.
-            count = 1 if chosen is Mode.TABLE else joining.first(half_deadline_s)
+        require_half_deadline(half_deadline_s)
+        self._joining = Joining(lambda: backend.ensure_group(group, partition_count))
+        self._join_timeout_s = half_deadline_s if chosen is Mode.AUTO else GROUP_TIMEOUT_S
         reporter = ProducerReporter(group, plugins, clock)
         self._context = ProducerContext(
             group,
-            count,
+            1 if chosen is Mode.TABLE else 0,  # mode table never calls the broker, so the broker need not be up
             clock,
             IdFactory(clock, randomness),
             policy,
@@ -164,7 +174,7 @@ class ProducerBase(Generic[ListenerT]):
             chosen,
             CircuitBreaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
             half_deadline_s,
-            joining,
+            self._joining,
             capabilities.resolution_kept_s,
             listener_fences,
             None if fence is None else reporter.forgot_fence,
@@ -174,6 +184,18 @@ class ProducerBase(Generic[ListenerT]):
         self._unsettled_max = unsettled_max
         self._is_closed = False
 
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """Let mode auto begin before the broker has answered; the other modes raise."""
+        try:
+            yield
+        except UNREACHED as error:
+            if self._context.mode is Mode.AUTO:
+                return
+            kind = type(error) if isinstance(error, TxcoreError) else BackendTimeoutError
+            why = str(error) or f"no answer within {self._join_timeout_s:g} s"
+            raise kind(f"the producer cannot join group {self._context.group!r}: {why}; nothing was sent") from error
+
     def _open_context(self) -> ProducerContext:
         """Return the context, for new work.
 
@@ -181,7 +203,7 @@ class ProducerBase(Generic[ListenerT]):
             ClosedError: this producer is closed.
         """
         if self._is_closed:
-            raise ClosedError("this producer is closed")
+            raise ClosedError("this producer is closed; nothing was begun")
         return self._context
 
     def _require_listener(self) -> ListenerT:
@@ -191,14 +213,13 @@ class ProducerBase(Generic[ListenerT]):
         return self._listener
 
 
-class TransactionProducer(ProducerBase[TransactionListener]):
+class TransactionProducer(ProducerBase[TransactionListener, Fence]):
     """Sends transactional messages for one group.
 
     Args:
         backend: An open backend; the caller closes it.
         group: The producer group; its checker decides the transactions that this producer leaves open.
-        fence: Makes checks decisive; needed for the database style. Its engine is a blocking one, as the producer
-            reads through it, too.
+        fence: Makes checks decisive; needed for the database style.
         listener: Runs local transactions in the listener style.
         policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
         partition_count: Verified against the group, or used to create it; None accepts the existing count.
@@ -208,13 +229,20 @@ class TransactionProducer(ProducerBase[TransactionListener]):
             transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
             full. The table needs a fence and, somewhere, a relay: the checker process is one.
         half_deadline_s: In mode auto, how long the open database transaction waits for the half's ack.
-        listener_fences: Your promise that the listener calls `current_transaction().fence(connection)` in each database
+        listener_fences: Your promise that the listener calls `transaction.fence(connection)` in each database
             transaction that it commits. The fence alone then decides its halves. Without the promise a half with no
             fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
         plugins: Notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
 
-    Thread safe. A forked child makes its own.
+    Thread safe. A forked child must make its own producer. Use it by `with`; the end of the block is `close`.
+
+    Raises:
+        ConfigError: see `ProducerBase`; or the group has other settings.
+        BackendTimeoutError, BackendUnavailableError: the broker does not answer; modes auto and table do without.
     """
+
+    _listener_type = TransactionListener
+    _is_async = False
 
     def __init__(
         self,
@@ -227,19 +255,14 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         partition_count: int | None = None,
         unsettled_max: int = 10_000,
         busy_timeout_s: float = 10.0,
-        mode: str = "half",
+        mode: ModeName = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
         listener_fences: bool = False,
         plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        if getattr(fence, "is_async", False):
-            raise ConfigError(
-                "a blocking producer cannot ask a fence whose engine is asynchronous: give it "
-                "SqlFence(create_engine(…)) of the same database, or use AsyncTransactionProducer",
-                key="fence",
-            )
+        ranges.require("busy_timeout_s", busy_timeout_s, float, 0)
         super().__init__(
             backend,
             group,
@@ -255,6 +278,9 @@ class TransactionProducer(ProducerBase[TransactionListener]):
             clock=clock,
             randomness=randomness,
         )
+        if self._context.mode is not Mode.TABLE:
+            with self._joined():
+                self._context.partition_count = self._joining.begin().result(self._join_timeout_s)
         self._bridge = BlockingBridge(backend)
         self._places = Places(unsettled_max)
         self._busy_timeout_s = busy_timeout_s
@@ -263,8 +289,8 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         """Return a new transaction in the primitive style; nothing is sent yet."""
         return Transaction(self, begin(self._open_context()))
 
-    def transaction(self, engine: Any) -> DatabaseTransaction:
-        """Return the database style's context manager; entering opens the database transaction.
+    def transaction(self, engine: Engine | None = None) -> DatabaseTransaction:
+        """Return the database style's context manager; entering opens a transaction of *engine*, or of the fence's one.
 
         The block ends without an error: the half is stored, the database commits, the targets are published; the
         result is in `result`. It ends with an error: the database rolls back and nothing was sent.
@@ -272,7 +298,7 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         return DatabaseTransaction(self, begin(self._open_context()), engine)
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
-        """Send in the listener style: half, local transaction, end. See `sending.send_in_transaction`.
+        """Send in the listener style: half, local transaction, end.
 
         Raises:
             TransactionStateError: this producer has no listener.
@@ -285,13 +311,18 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         """Send many in the listener style, pipelined: those that the broker answers together continue together.
 
         The listener runs in this thread. Results are in the order given. A transaction of which nothing was sent, or
-        whose half is uncertain, has its error in `error` and the state UNKNOWN; the others are not affected.
+        whose half is uncertain, has its error in `error` and UNKNOWN as its local transaction state; the others are
+        not affected.
 
         At most 1,000 are under way, and fewer where the listener is slow: as many as can end, at the rate so far, in
         half of a producer's time (`immunity_s` less the backend's `release_time_max_s`). So only some of the first 100
         can end TOO_LATE because of the others.
         """
-        return send_many(self._backend, self._context, self._require_listener(), messages)
+        listener, leave = self._require_listener(), self._places.enter()
+        try:
+            return send_many(self._backend, self._context, listener, messages)
+        finally:
+            leave()
 
     def attach(self, handle: str) -> Transaction:
         """Return the prepared transaction that a `handle` names, from this or another process.
@@ -304,11 +335,18 @@ class TransactionProducer(ProducerBase[TransactionListener]):
         """
         return Transaction(self, attach(self._open_context(), handle))
 
-    def close(self) -> None:
-        """Refuse new work; idempotent. Transactions under way end normally."""
-        self._is_closed = True
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """Refuse new work, and wait for the calls of other threads that are under way; idempotent.
 
-    def __enter__(self) -> TransactionProducer:
+        A begun transaction may still be prepared and ended, for as long as the backend is open. Closing the backend
+        undoes what is not prepared, with an error; the checker ends what is. Not to be called by a listener.
+
+        Returns whether the calls have ended within *timeout_s*.
+        """
+        self._is_closed = True
+        return self._places.wait_for_all(timeout_s)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -328,29 +366,28 @@ class TransactionProducer(ProducerBase[TransactionListener]):
             self._places.give_back()
 
     def finish(self, step: Flow[R]) -> R:
-        """Run a flow that ends a begun transaction: it takes a place where one is free, and is never held back.
+        """Run a flow that ends a begun transaction: it counts as a caller in flight, and never waits for one.
 
         A refusal would leave a database transaction open, or report that nothing of a committed one was sent.
         """
-        has_place = self._places.take_free()
+        leave = self._places.enter()
         try:
             return run_blocking(step, self._bridge)
         finally:
-            if has_place:
-                self._places.give_back()
+            leave()
 
 
-class DatabaseTransaction(AbstractContextManager[Transaction]):
+class DatabaseTransaction(BlockOnly, AbstractContextManager[Transaction]):
     """The database style: `with producer.transaction(engine) as tx`."""
 
-    def __init__(self, producer: TransactionProducer, core: LocalTransaction, engine: Any) -> None:
+    def __init__(self, producer: TransactionProducer, core: LocalTransaction, engine: Engine | None) -> None:
         self._producer = producer
         self._core = core
         self._engine = engine
 
     def __enter__(self) -> Transaction:
-        self._producer.run(flow.database_begin(self._core, self._engine))
-        return Transaction(self._producer, self._core)
+        connection = self._producer.run(flow.database_begin(self._core, self._engine))
+        return Transaction(self._producer, self._core, connection)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         step = flow.database_finish if kind is None else flow.database_abort

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any, Final
 
+from txcore.errors import UsageError
 from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.port import Backend
@@ -24,7 +25,7 @@ TOGETHER_COUNT: Final = 250
 
 
 def send_many(
-    backend: Backend, context: ProducerContext, listener: Listener[Any], messages: Iterable[tuple[Message, Any]]
+    backend: Backend, context: ProducerContext, listener: Listener[Any, Any], messages: Iterable[tuple[Message, Any]]
 ) -> list[TransactionSendResult]:
     """Send all of *messages* and return their results in the same order; see `TransactionProducer.send_many`."""
     loop = Loop(backend, context.clock)
@@ -42,7 +43,11 @@ def send_many(
             taken = [*itertools.islice(pending, count)]
             if not taken:
                 return
-            some = [Sending(begin(context, len(taken)), message, arg) for message, arg in taken]
+            try:
+                some = [Sending(begin(context, len(taken)), message, arg) for message, arg in taken]
+            except (TypeError, ValueError):
+                _require_pairs(taken)
+                raise
             window.begun(len(some))
             ended.append([])
             loop.spawn(send(some, ended[-1]))
@@ -86,6 +91,16 @@ class _Window:
         """Note that *count* have ended."""
         self._under_way_count -= count
         self._ended_count += count
+
+
+def _require_pairs(items: Iterable[object]) -> None:
+    """Refuse the first of *items* that is no pair."""
+    for item in items:
+        try:
+            _, _ = item  # type: ignore[misc]
+        except (TypeError, ValueError):
+            text = f"send_many takes pairs (message, arg), not {type(item).__name__}"
+            raise UsageError(f"{text}; of this and later ones nothing was sent") from None
 
 
 def _unsent(sending: Sending) -> TransactionSendResult:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import contextvars
 import enum
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
-from txcore import wire
+from txcore import arguments, wire
 from txcore.clock import Clock
+from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
-from txcore.fence import NO_DATABASE, Fence
-from txcore.ids import IdFactory, id_text, partition_of
+from txcore.fence import NO_DATABASE, AnyFence
+from txcore.ids import IdFactory, TransactionId, id_text, known_id, partition_of
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 from txcore.message_table import Mode, TableRow, lane_of
 from txcore.producer.group_join import Joining
 from txcore.records import Half, HalfRecord, OpKind, TargetMessage
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
+from txcore.runtime.commands import Call
 from txcore.runtime.instrumentation import ProducerReporter
 
 ENOUGH_COUNT: Final = 8
@@ -64,7 +65,7 @@ class ProducerContext:
     margin_s: float
     body_size_max: int
     by: str
-    fence: Fence | None = None
+    fence: AnyFence | None = None
     store_arbitrates: bool = False
     observer: ProducerReporter | None = None
     mode: Mode = Mode.HALF
@@ -83,9 +84,10 @@ class ProducerContext:
 
 
 class LocalTransaction(msgspec.Struct):
-    """One transaction on its producer's side; inside a listener `current_transaction()` returns it.
+    """One transaction on its producer's side; a listener's `execute` receives it.
 
     Attributes:
+        identity: The 16 bytes of its id, as records, fence and broker take them.
         half, immunity_s: Set when the half is made.
         give_way_s: Reading of the clock after which the producer publishes nothing; None without a reading.
         began_s: When its database transaction was opened, in the database style.
@@ -98,7 +100,7 @@ class LocalTransaction(msgspec.Struct):
     """
 
     context: ProducerContext
-    transaction_id: bytes
+    identity: bytes
     messages: list[TargetMessage] = msgspec.field(default_factory=list)
     policies: tuple[CheckPolicy, ...] = ()
     phase: Phase = Phase.OPEN
@@ -116,54 +118,67 @@ class LocalTransaction(msgspec.Struct):
     asked: OpKind | None = None
     result: EndResult | None = None
 
+    def __repr__(self) -> str:
+        """Return the class, the id and the phase."""
+        return f"LocalTransaction({self.transaction_id!r}, {self.phase.value})"
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        """The id of this transaction everywhere: in headers, on the command line, in the console."""
+        return known_id(self.identity)
+
     @property
     def partition(self) -> int:
         """The partition that the id falls into; 0 while their number is unknown, and no half can be written."""
         count = self.context.partition_count
-        return partition_of(self.transaction_id, count) if count else 0
+        return partition_of(self.identity, count) if count else 0
 
-    def fence(self, connection: Any) -> Any:
+    @overload
+    def fence(self, connection: DatabaseConnection) -> None: ...
+
+    @overload
+    def fence(self, connection: AsyncDatabaseConnection) -> Awaitable[None]: ...
+
+    def fence(self, connection: DatabaseConnection | AsyncDatabaseConnection) -> Awaitable[None] | None:
         """Insert the fence row in the listener's own open database transaction, which makes its check decisive.
 
-        Call it first in that transaction, inside `execute_local_transaction`. Returns an awaitable for an async
-        connection. From then on, refused or not, only a committed row publishes: PostgreSQL's COMMIT rolls back without
-        an error where the listener has caught one of a statement, and a listener may forget its commit.
+        Call it first in that transaction, inside the listener. Returns an awaitable for an async connection. From then
+        on, refused or not, only a committed row publishes: PostgreSQL's COMMIT rolls back without an error where the
+        listener has caught one of a statement, and a listener may forget its commit.
 
         Raises:
             TransactionStateError: the producer was made without a fence.
             FenceMisuseError, FencedError: see `Fence.insert`; the database transaction was rolled back.
             WrongDatabaseError: the connection is not to the fence's database, which the half names; likewise.
         """
-        if self.context.fence is None:
-            raise TransactionStateError("this producer has no fence; make it with fence=SqlFence(engine)")
+        fence = self.context.fence
+        if fence is None:
+            raise TransactionStateError("this producer has no fence; make it with a SqlFence or an AsyncSqlFence")
         expected = () if self.database in {b"", NO_DATABASE} else ((), self.database)
-        try:
-            inserted = self.context.fence.insert(connection, self.transaction_id, self.context.group, *expected)
-        except BaseException:
-            self.must_look = True
-            raise
-        if inspect.isawaitable(inserted):
-            return self._fence_awaited(inserted)
+        call = Call(fence.insert, (connection, self.identity, self.context.group, *expected))
+        if fence.is_async:
+            return self._fence_awaited(call)
         self.must_look = True
+        inserted: None = call.function(*call.args)  # the simulator's fence has a generator here
         return inserted
 
-    async def _fence_awaited(self, inserted: Awaitable[None]) -> None:
-        self.must_look = True  # not before: an awaitable that is never awaited is a forgotten fence
-        await inserted
+    async def _fence_awaited(self, insert: Call) -> None:
+        self.must_look = True  # not before: a coroutine that is never awaited is a forgotten fence
+        await insert.function(*insert.args)
 
 
 current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)
 
 
 def current_transaction() -> LocalTransaction:
-    """Return the transaction whose local part is running here.
+    """Return the transaction whose local part is running here; `execute` receives the same one.
 
     Raises:
-        TransactionStateError: called outside `execute_local_transaction`.
+        TransactionStateError: called outside a listener.
     """
     transaction = current.get()
     if transaction is None:
-        raise TransactionStateError("current_transaction() works only inside execute_local_transaction")
+        raise TransactionStateError("current_transaction() works only inside a listener")
     return transaction
 
 
@@ -187,7 +202,7 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
     """
     if transaction.phase is not Phase.OPEN:
         raise TransactionStateError(
-            f"transaction {id_text(transaction.transaction_id)} is {transaction.phase.value}; "
+            f"transaction {id_text(transaction.identity)} is {transaction.phase.value}; "
             "publish before prepare, or begin another one"
         )
     validate_message(message)
@@ -209,8 +224,9 @@ def require_room(policy: CheckPolicy, margin_s: float) -> None:
     """Refuse an immunity that leaves a producer no time.
 
     Raises:
-        ConfigError: `immunity_s` is not longer than *margin_s*.
+        ConfigError: `immunity_s` is not longer than *margin_s*, or *policy* is no policy.
     """
+    arguments.require_type("policy", policy, CheckPolicy, "a txcore.CheckPolicy")
     if policy.immunity_s <= margin_s:
         raise ConfigError(
             f"immunity_s is {policy.immunity_s:g} but this backend may take {margin_s:g} s to deliver; "
@@ -222,9 +238,9 @@ def require_room(policy: CheckPolicy, margin_s: float) -> None:
 def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
     """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
     return CheckPolicy(
-        max(policy.immunity_s for policy in overrides),
-        max(policy.interval_s for policy in overrides),
-        max(policy.check_max for policy in overrides),
+        immunity_s=max(policy.immunity_s for policy in overrides),
+        interval_s=max(policy.interval_s for policy in overrides),
+        check_max=max(policy.check_max for policy in overrides),
     )
 
 
@@ -243,7 +259,7 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
         immunity_s, interval_s, check_max = policy.immunity_s, policy.interval_s, policy.check_max
     half = Half(
         wire.VERSION,
-        transaction.transaction_id,
+        transaction.identity,
         context.group,
         partition,
         0,
@@ -267,13 +283,13 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
             reason="size",
         )
     transaction.immunity_s = immunity_s
-    transaction.half = HalfRecord(context.group, partition, transaction.transaction_id, 0, body, transaction.messages)
+    transaction.half = HalfRecord(context.group, partition, transaction.identity, 0, body, transaction.messages)
     return transaction.half
 
 
 def table_rows(transaction: LocalTransaction) -> list[TableRow]:
     """Return the rows of the message table for *transaction*, in the order of publishing."""
-    identity, group = transaction.transaction_id, transaction.context.group
+    identity, group = transaction.identity, transaction.context.group
     return [
         TableRow(identity, index, lane_of(group, message.key, identity), wire.encode_message(message))
         for index, message in enumerate(transaction.messages)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.errors import (
     CommitUnknownError,
     HalfRefusedError,
@@ -29,8 +30,7 @@ from txcore.errors import (
     UsageError,
     is_outage,
 )
-from txcore.fence import Fence
-from txcore.ids import id_text
+from txcore.fence import AnyFence
 from txcore.message import LocalTransactionState
 from txcore.message_table import Mode
 from txcore.producer.finish import end, ran_local, require, resolution_of
@@ -41,7 +41,9 @@ from txcore.runtime.circuit_breaker import Switch
 from txcore.runtime.commands import Call, Flow, Timed
 
 
-def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]:
+def prepare(
+    transaction: LocalTransaction, connection: DatabaseConnection | AsyncDatabaseConnection | None = None
+) -> Flow[None]:
     """Make the half durable, with the fence row in the caller's open transaction first if *connection* is given.
 
     In mode table, and in mode auto when the broker has no certain ack for it, the messages go into the message table
@@ -66,14 +68,14 @@ def prepare(transaction: LocalTransaction, connection: Any = None) -> Flow[None]
         yield from append(transaction)
         return
     if context.fence is None:
-        raise TransactionStateError("prepare(connection) needs a producer made with fence=SqlFence(engine)")
+        raise TransactionStateError("prepare(connection) needs a producer with fence=SqlFence(…) or AsyncSqlFence(…)")
     transaction.phase = Phase.PREPARING
     put = _put_into_table if is_table else _fence_and_keep
     yield from _or_roll_back(transaction, context.fence, connection, put(transaction, context.fence, connection))
 
 
-def _fence_and_keep(transaction: LocalTransaction, fence: Fence, connection: Any) -> Flow[None]:
-    yield Call(fence.insert, (connection, transaction.transaction_id, transaction.context.group))
+def _fence_and_keep(transaction: LocalTransaction, fence: AnyFence, connection: Any) -> Flow[None]:
+    yield Call(fence.insert, (connection, transaction.identity, transaction.context.group))
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     transaction.database = fence.database_of(connection)
     yield from _keep(transaction, fence)
@@ -88,9 +90,11 @@ def database_begin(transaction: LocalTransaction, engine: Any) -> Flow[Any]:
     """
     fence = transaction.context.fence
     if fence is None:
-        raise TransactionStateError("the database style needs a producer made with fence=SqlFence(engine)")
+        raise TransactionStateError(
+            "the database style needs a producer with fence=SqlFence(…) or AsyncSqlFence(…); nothing was begun"
+        )
     transaction.began_s = transaction.context.clock.elapsed_s()
-    transaction.connection = yield Call(fence.begin, (engine, transaction.transaction_id, transaction.context.group))
+    transaction.connection = yield Call(fence.begin, (engine, transaction.identity, transaction.context.group))
     transaction.fenced = True
     transaction.database = fence.database_of(transaction.connection)
     return transaction.connection
@@ -130,7 +134,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
         if is_undone:
             raise
         raise CommitUnknownError(
-            f"the database's COMMIT of {id_text(transaction.transaction_id)} failed and may have applied; {remedy}",
+            f"the database's COMMIT of {transaction.transaction_id} failed and may have applied; {remedy}",
             transaction_id=transaction.transaction_id,
         ) from (error.__cause__ if isinstance(error, CommitUnknownError) else error)
     transaction.connection = None
@@ -140,10 +144,10 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
 
 def _ask(of_fence: Callable[..., Any], transaction: LocalTransaction) -> Flow[None]:
     """Call *of_fence* for the row of *transaction*."""
-    yield Call(of_fence, (transaction.connection, transaction.transaction_id))
+    yield Call(of_fence, (transaction.connection, transaction.identity))
 
 
-def _verify_and_keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
+def _verify_and_keep(transaction: LocalTransaction, fence: AnyFence) -> Flow[None]:
     yield from _ask(fence.verify, transaction)
     yield from _keep(transaction, fence)
 
@@ -156,12 +160,12 @@ def database_abort(transaction: LocalTransaction) -> Flow[None]:
         yield Call(fence.rollback, (connection,))
 
 
-def _put_into_table(transaction: LocalTransaction, fence: Fence, connection: Any) -> Flow[None]:
+def _put_into_table(transaction: LocalTransaction, fence: AnyFence, connection: Any) -> Flow[None]:
     """Write the fence row and the messages into the caller's open transaction together.
 
     Raises: as `prepare`.
     """
-    identity, group = transaction.transaction_id, transaction.context.group
+    identity, group = transaction.identity, transaction.context.group
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
     yield Call(fence.insert, (connection, identity, group, table_rows(transaction)))
@@ -169,7 +173,7 @@ def _put_into_table(transaction: LocalTransaction, fence: Fence, connection: Any
     _is_in_table(transaction, "")
 
 
-def _or_roll_back(transaction: LocalTransaction, fence: Fence, connection: Any, steps: Flow[None]) -> Flow[None]:
+def _or_roll_back(transaction: LocalTransaction, fence: AnyFence, connection: Any, steps: Flow[None]) -> Flow[None]:
     """Run *steps* in the open transaction of *connection*; when they fail or are interrupted, roll it back.
 
     A step of the fence that fails has rolled back itself; one that was cancelled, or interrupted by Ctrl-C, may not.
@@ -184,7 +188,7 @@ def _or_roll_back(transaction: LocalTransaction, fence: Fence, connection: Any, 
         raise
 
 
-def _keep(transaction: LocalTransaction, fence: Fence) -> Flow[None]:
+def _keep(transaction: LocalTransaction, fence: AnyFence) -> Flow[None]:
     """Make the messages durable, or as durable as the open database transaction.
 
     In mode auto a half that the broker has not certainly stored is no failure: the messages then travel in the same
@@ -223,9 +227,9 @@ def _tell(transaction: LocalTransaction, switch: Switch | None, reason: str) -> 
         transaction.context.observer.switched(is_open=switch.is_open, reason=reason if switch.is_open else "")
 
 
-def _enqueue(transaction: LocalTransaction, fence: Fence, reason: str) -> Flow[None]:
+def _enqueue(transaction: LocalTransaction, fence: AnyFence, reason: str) -> Flow[None]:
     """Put the messages into the message table; with fence state 3 a half that turns up is not published, too."""
-    identity, group = transaction.transaction_id, transaction.context.group
+    identity, group = transaction.identity, transaction.context.group
     yield Call(fence.enqueue, (transaction.connection, identity, group, table_rows(transaction)))
     _is_in_table(transaction, reason)
 
@@ -280,13 +284,13 @@ def appended(transaction: LocalTransaction, outcome: Outcome, began_s: float) ->
     identity = transaction.transaction_id
     if outcome.status is Status.UNKNOWN:
         raise HalfUnknownError(
-            f"no certain answer to the half of {id_text(identity)}: it may be stored; do not commit, "
-            "the check rolls it back",
+            f"no certain answer to the half of {identity}: it may be stored; roll the database "
+            "back, and the check drops the half",
             transaction_id=identity,
         ) from outcome.error
     if isinstance(outcome.error, MessageRejectedError) or type(outcome.error) is UsageError:
         raise outcome.error  # Not the broker's refusal: the message's own fault, or a backend from before a fork.
     raise HalfRefusedError(
-        f"the broker refused the half of {id_text(identity)}: {outcome.error}; nothing was sent",
+        f"the broker refused the half of {identity}: {outcome.error}; nothing was sent",
         transaction_id=identity,
     ) from outcome.error

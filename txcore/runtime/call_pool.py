@@ -12,7 +12,7 @@ import inspect
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -140,20 +140,32 @@ class CallPool:
     def _carry_out(self, call: Call) -> tuple[Any, BaseException | None]:
         try:
             value = call.function(*call.args)
-            if inspect.iscoroutine(value):
+            if inspect.isawaitable(value):
                 value = self._await(call, value)
         except BaseException as error:  # noqa: BLE001 - handed to the waiting flow, which decides
             return None, error
         return value, None
 
-    def _await(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the caller's event loop; it is cancelled there when the call is abandoned."""
+    def _await(self, call: Call, awaitable: Awaitable[Any]) -> Any:
+        """Await on the caller's event loop; it is cancelled there when the call is abandoned."""
         if self._event_loop is None:
-            coroutine.close()
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
             raise TypeError(f"{call.function!r} is asynchronous; give the checker its event_loop")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._event_loop)
+        future = asyncio.run_coroutine_threadsafe(_coroutine_of(awaitable), self._event_loop)
         try:
             return future.result(call.deadline_s)
         except TimeoutError:
             future.cancel()
             raise
+
+
+def _coroutine_of(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    """Return *awaitable* itself if an event loop can run it, else a coroutine that awaits it."""
+    if isinstance(awaitable, Coroutine):
+        return awaitable
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return wait()

@@ -10,6 +10,7 @@ import pluggy
 
 from txcore import hookspecs, message
 from txcore.clock import Clock
+from txcore.ids import TransactionId, known_id
 from txcore.records import Half, Status
 
 ALERTS: Final = set[str]()
@@ -41,7 +42,7 @@ CHECK_ANSWERED: Final = "check.answered"
 CHECK_NO_ANSWER: Final = _alert("check.no_answer")  #: nothing was counted, the check is repeated
 CHECK_WRONG_LISTENER: Final = _alert("check.wrong_listener")  #: group and topic without a listener here
 CHECK_WRONG_DATABASE: Final = _alert("check.wrong_database")  #: the fence here is not of the producer's database
-FENCE_FORGOTTEN: Final = _alert("fence.forgotten")  #: a listener has committed without `current_transaction().fence`
+FENCE_FORGOTTEN: Final = _alert("fence.forgotten")  #: a listener has committed without `transaction.fence`
 HALF_FINISHED: Final = "half.finished"
 HALF_CARRIED: Final = "half.carried"
 HALF_PARKED: Final = _alert("half.parked")
@@ -75,7 +76,12 @@ class Reporter:
     def event(self, name: str, **fields: Any) -> None:
         """Report that *name* happened."""
         level = logging.WARNING if name in ALERTS else logging.DEBUG
-        if self._log.isEnabledFor(level):
+        is_logged = self._log.isEnabledFor(level)
+        if not is_logged and self._manager is None:
+            return
+        if "transaction_id" in fields:
+            fields["transaction_id"] = known_id(fields["transaction_id"])
+        if is_logged:
             self._log.log(level, name, extra={"txcore": self._always | fields})
         if self._manager is not None:
             self._call("txcore_on_event", event=hookspecs.Event(name, fields))
@@ -85,7 +91,7 @@ class Reporter:
         if self._manager is not None:
             self._call("txcore_on_discard", half=half, reason=reason)
 
-    def headers(self, transaction_id: bytes) -> Mapping[str, str]:
+    def headers(self, transaction_id: TransactionId) -> Mapping[str, str]:
         """Return the headers that observers want the messages of a new transaction to carry."""
         found = self._call("txcore_trace_headers", transaction_id=transaction_id) if self._manager is not None else None
         return {name: value for each in found or () for name, value in each.items()}

@@ -84,8 +84,10 @@ def _message(message: Message, *, bodies: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "topic": message.topic,
         "key_base64": None if message.key is None else _base64(message.key),
-        "headers": {name: value for name, value in message.headers.items() if isinstance(value, str)},
-        "headers_base64": {name: _base64(value) for name, value in message.headers.items() if isinstance(value, bytes)},
+        "headers": {name: value for name, value in (message.headers or {}).items() if isinstance(value, str)},
+        "headers_base64": {
+            name: _base64(value) for name, value in (message.headers or {}).items() if isinstance(value, bytes)
+        },
     }
     if bodies:
         shown["body_base64"] = _base64(message.body)

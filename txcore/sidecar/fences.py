@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from txcore.clock import Clock
 from txcore.config import DatabaseSection
@@ -70,6 +70,8 @@ class GuardedFence:
     Locked ids are no failure; the circuit opens only when the database does not even answer a plain read.
     """
 
+    is_async = False
+
     def __init__(
         self, fence: SqlFence, circuit: SourceCircuit, clock: Clock, observe: Callable[[float], None], deadline_s: float
     ) -> None:
@@ -86,7 +88,7 @@ class GuardedFence:
         try:
             with self.circuit.question(self._deadline_s) as question:
                 began_s = self._clock.elapsed_s()
-                readings = cast("Mapping[bytes, FenceReading]", self.fence.check(transaction_ids, group, databases))
+                readings = self.fence.check(transaction_ids, group, databases)
                 if all(reading.answer is FenceAnswer.NO_ANSWER for reading in readings.values()):
                     question.failure = self._failure(transaction_ids)
                 else:
@@ -101,7 +103,7 @@ class GuardedFence:
 
     def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
         """See `Fence.peek`."""
-        return cast("Mapping[bytes, FenceReading]", self.fence.peek(transaction_ids))
+        return self.fence.peek(transaction_ids)
 
     def look(self, journey: Journey) -> Asked:
         """Return the fence's answer for operators, see `ask_fence`; a database whose circuit is open is not asked."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from txcore.checker.checker import Checker, CheckerStats
 from txcore.clock import Clock, Randomness
 from txcore.errors import TxcoreError
-from txcore.port import Backend
+from txcore.port import Backend, ensured
 from txcore.sidecar.answers import Answers, open_answers
 from txcore.sidecar.figures import Figures
 from txcore.sidecar.plan import GroupPlan
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("txcore.sidecar")
 STUCK_S: Final = 60.0
 """Seconds without a turn of its loop after which a checker counts as stuck."""
-GROUP_TIMEOUT_S: Final = 30.0
 
 
 class GroupState(enum.StrEnum):
@@ -143,7 +143,7 @@ class GroupRunner:
         try:
             self._answers = answers = open_answers(plan, self._resources, self.figures, self._clock, self._randomness)
             self._backend = self._resources.take_backend(plan.backend_url)
-            self._backend.ensure_group(plan.name, plan.section.partitions or None).result(GROUP_TIMEOUT_S)
+            ensured(self._backend, plan.name, plan.section.partitions or None)
             self._checker = Checker(
                 self._backend,
                 plan.name,
@@ -168,10 +168,7 @@ class GroupRunner:
         if self._relay is not None:
             self._relay.relay.ask_to_stop()
         if self._checker is not None:
-            try:
-                self._checker.stop(self.plan.checker.shutdown_s)
-            except TimeoutError as error:
-                LOG.warning("group.leave_failed", extra={"txcore": {"group": self.plan.name, "error": repr(error)}})
+            self._checker.stop(self.plan.checker.shutdown_s)
         self._release()
 
     def _release(self) -> None:
@@ -179,14 +176,15 @@ class GroupRunner:
             self.figures.halves += 0 if self._checker is None else self._checker_halves()
             self._checker = None
         relay, self._relay = self._relay, None
-        if relay is not None:
-            relay.close(self.plan.checker.shutdown_s)
         answers, self._answers = self._answers, None
         backend, self._backend = self._backend, None
-        if answers is not None:
-            answers.close()
-        if backend is not None:
-            self._resources.give_back_backend(self.plan.backend_url)
+        with ExitStack() as closing:  # from the last to the first, also when one of them fails
+            if backend is not None:
+                closing.callback(self._resources.give_back_backend, self.plan.backend_url)
+            if answers is not None:
+                closing.callback(answers.close)
+            if relay is not None:
+                closing.callback(relay.close, self.plan.checker.shutdown_s)
 
     def _wait(self, reason: str, pause_s: float) -> None:
         is_news = reason != self._reason

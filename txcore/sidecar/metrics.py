@@ -71,7 +71,7 @@ ENDS: Final = Metric(
 VISIBLE: Final = Metric(
     "txcore_commit_to_visible_seconds",
     "histogram",
-    "From the half's birth to its release, for those that this checker committed.",
+    "From the half's birth to its release, for those that this checker published.",
 )
 PARKED: Final = Metric("txcore_parked_total", "counter", "Halves parked, by reason.", ("group", "code"))
 CARRIED: Final = Metric("txcore_carried_total", "counter", "Halves carried forward.")

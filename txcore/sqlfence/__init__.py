@@ -1,4 +1,4 @@
-"""The fence on SQL: `SqlFence` for PostgreSQL, MariaDB / MySQL and SQLite through SQLAlchemy 2.
+"""The fence on SQL: `SqlFence` and `AsyncSqlFence` for PostgreSQL, MariaDB / MySQL and SQLite, through SQLAlchemy 2.
 
 `import txcore` does not need this package; importing it needs the extra `sql`.
 """
@@ -14,11 +14,12 @@ except ImportError as error:
         raise
     raise BackendNotInstalledError("SqlFence", "SQLAlchemy", "sql") from error
 
+from txcore.sqlfence.async_fence import AsyncSqlFence
 from txcore.sqlfence.dialects import FenceRow
 from txcore.sqlfence.fence import SqlFence
 from txcore.sqlfence.fence_table import FenceStats
 from txcore.sqlfence.prune import PruneResult
 
-__all__ = ["FenceRow", "FenceStats", "PruneResult", "SqlFence"]
+__all__ = ["AsyncSqlFence", "FenceRow", "FenceStats", "PruneResult", "SqlFence"]
 
 del _sqlalchemy

@@ -1,7 +1,7 @@
 """Every kind of connection that may carry a fence row or an inbox row, as one border.
 
 SQLAlchemy's Connection and Session, both also asynchronous, sqlite3.Connection and psycopg.Connection. An
-asynchronous connection is served by running the same synchronous border inside SQLAlchemy's `run_sync`.
+asynchronous connection is served by running the same blocking border inside SQLAlchemy's `run_sync`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from txcore.sqlfence.transaction_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
+
+    from txcore.connections import AsyncDatabaseConnection
 
 T = TypeVar("T")
 
@@ -251,13 +253,13 @@ def family_of(dialect_name: str) -> str:
 
 
 def border_of(connection: Any, engine: Any = None) -> Border:
-    """Return the border over a synchronous connection.
+    """Return the border over a blocking connection.
 
     Args:
         engine: The fence's database, for a Session that is not bound to a single database.
 
     Raises:
-        FenceMisuseError: an unknown kind of connection, or of a database without a fence.
+        FenceMisuseError: an asynchronous or unknown kind of connection, or of a database without a fence.
     """
     kind: Any = type(connection)  # mypy does not know that classes are hashable
     return _maker_of(kind)(connection, engine)
@@ -276,9 +278,14 @@ def _maker_of(kind: type[Any]) -> Callable[[Any, Any], Border]:
         from txcore.sqlfence.psycopg3 import PsycopgBorder  # noqa: PLC0415 - needs psycopg
 
         return lambda connection, _: PsycopgBorder(connection)
+    if issubclass(kind, _ASYNC_KINDS):
+        raise FenceMisuseError(
+            "SqlFence and Inbox take blocking connections, "
+            f"not an {kind.__qualname__}: use AsyncSqlFence and AsyncInbox with that"
+        )
     raise FenceMisuseError(
-        "the fence takes a SQLAlchemy Connection, Session, AsyncConnection or AsyncSession, a sqlite3.Connection "
-        f"or a psycopg.Connection, not a {kind.__module__}.{kind.__qualname__}"
+        "the fence takes a SQLAlchemy Connection or Session, a sqlite3.Connection or a psycopg.Connection, "
+        f"not a {kind.__module__}.{kind.__qualname__}"
     )
 
 
@@ -293,25 +300,36 @@ def _is_async_kind(kind: type[Any]) -> bool:
     return issubclass(kind, _ASYNC_KINDS)
 
 
-def on_border(connection: Any, action: Callable[[Border], T], engine: Any = None) -> T | Awaitable[T]:
-    """Run *action* on the border over *connection*; an awaitable when it is an asynchronous one."""
-    if not is_async(connection):
-        return action(border_of(connection, engine))
-    awaitable: Awaitable[T] = connection.run_sync(lambda inner: action(border_of(inner, engine)))
-    return awaitable
+async def on_border(
+    connection: AsyncDatabaseConnection, action: Callable[[Border], T], engine: AsyncEngine | None = None
+) -> T:
+    """Run *action* on the border over an asynchronous connection.
+
+    Raises:
+        FenceMisuseError: *connection* is not an asynchronous one.
+    """
+    taken: Any = connection  # a scoped session declares no type of its run_sync
+    if not is_async(taken):
+        kind = type(taken)
+        raise FenceMisuseError(
+            "AsyncSqlFence and AsyncInbox take SQLAlchemy's AsyncConnection and AsyncSession, "
+            f"not a {kind.__module__}.{kind.__qualname__}: use SqlFence and Inbox with that"
+        )
+    result: T = await taken.run_sync(lambda inner: action(border_of(inner, engine)))
+    return result
 
 
-def on_idle(connection: Any, action: Callable[[Border], T]) -> T | Awaitable[T] | None:
+async def on_idle(connection: Any, action: Callable[[Border], T]) -> T | None:
     """Run *action* on the connection that carried the row, if its holder has kept it and it has no open transaction.
 
-    Returns None where that is not certain; an awaitable when the connection is an asynchronous one.
+    Returns None where that is not certain. Waits for nothing when the connection is a blocking one.
     """
     inner = inner_of(connection)
     border = border_of(inner).idle() if inner is not None else None
     if border is None or not is_async(connection):
         return None if border is None else action(border)
-    awaitable: Awaitable[T] = connection.run_sync(lambda _: action(border))
-    return awaitable
+    result: T = await connection.run_sync(lambda _: action(border))
+    return result
 
 
 def is_open(connection: Any) -> bool:
@@ -321,7 +339,7 @@ def is_open(connection: Any) -> bool:
 
 
 def inner_of(connection: Any) -> Any:
-    """Return the synchronous object in an asynchronous kind (None if not connected), or the object itself."""
+    """Return the blocking object in an asynchronous kind (None if not connected), or the object itself."""
     if not is_async(connection):
         return connection
     if isinstance(connection, async_scoped_session):

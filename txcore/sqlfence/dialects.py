@@ -17,16 +17,11 @@ from txcore.errors import BackendUnavailableError, UsageError
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.schema import (
     COMMITTED,
-    FIRST_VERSION,
     FORCED,
-    LOWEST_ID,
-    SCHEMA_VERSION,
     TOMBSTONE,
-    TYPES,
     Meta,
     Tables,
     check_version,
-    new_identity,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +44,8 @@ FOREIGN_TEXT: Final = (
     "savepoint"
 )
 GONE_TEXT: Final = (
-    "the fence row is gone: the transaction was ended or rolled back to a savepoint after the row was written"
+    "the fence row is gone: the transaction was ended or rolled back to a savepoint after the row was written. "
+    "No message is sent, and what was committed stays: end the transaction by leaving its block, or after prepare"
 )
 
 
@@ -88,15 +84,10 @@ class Dialect(ABC):
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
     meta_columns: ClassVar[str] = "m.*"
-    id_check: ClassVar[str] = ""
-    fence_end: ClassVar[str] = ""  #: follows the columns of the fence table
     created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
-        self.types = TYPES[self.family]
-        self.meta_types = {"identity": self.types.id, "server": "text", "adopted": "text"}
-        """Types of the columns that schema version 2 added."""
         self.current_horizon = f"SELECT pruned_below FROM {tables.meta}{self.share_suffix}"  # noqa: S608
         """A statement that reads the horizon, also in a transaction with an older snapshot."""
 
@@ -108,7 +99,7 @@ class Dialect(ABC):
 
     def encode(self, transaction_id: bytes) -> Any:
         """Return an id in the driver's form."""
-        return transaction_id
+        return bytes(transaction_id)  # PyMySQL would send a TransactionId as its text
 
     def begin(self, border: Border) -> None:  # noqa: B027 - most drivers begin by themselves
         """Open a transaction on a connection that the fence has opened for a producer, if the driver does not."""
@@ -183,27 +174,34 @@ class Dialect(ABC):
 
     # Common statements ---------------------------------------------------------------------------------------------
 
-    def create(self, border: Border) -> None:
-        """Create the fence table and its meta table; see `create_tables`."""
-        columns = (
-            f"transaction_id {self.types.id} NOT NULL PRIMARY KEY{self.id_check}, "
-            f"state {self.types.small} NOT NULL CHECK (state BETWEEN 1 AND 4), "
-            f"producer_group {self.types.group} NOT NULL, created {self.types.created}, "
-            "checks smallint NOT NULL DEFAULT 0"
-        )
-        self.create_tables(border, columns, self.fence_end)
-        self.give_identity(border)
+    def create(self, border: Border, statements: Sequence[str], *, has_identity: bool = True) -> None:
+        """Run *statements*, of which the last one writes the meta row, safe against another process that does the same.
 
-    def create_tables(self, border: Border, columns: str, end: str = "") -> None:
-        """Create a table and its meta table if they are missing, safe against another process that does the same."""
-        columns_of_meta = (
-            f"singleton {self.types.small} NOT NULL PRIMARY KEY CHECK (singleton = 1), "
-            f"schema_version integer NOT NULL, pruned_below {self.types.id} NOT NULL"
-        )
-        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.fence} ({columns}){self.types.end}{end}", {})
-        border.change(f"CREATE TABLE IF NOT EXISTS {self.tables.meta} ({columns_of_meta}){self.types.end}", {})
-        if not border.rows(f"SELECT 1 FROM {self.tables.meta}", {}):  # noqa: S608
-            self._insert_meta_row(border)
+        That one is run only where it is needed: it would wait for transactions that are open. With *has_identity*, a
+        meta table of an older schema version gets its missing columns first.
+
+        Raises:
+            UsageError: the tables were made by a newer txcore.
+            BackendUnavailableError: an open transaction kept the table locked for too long.
+        """
+        *tables, row = statements
+        for statement in tables:
+            border.change(statement, {})
+        there = border.rows(f"SELECT 1 FROM {self.tables.meta}", {})  # noqa: S608
+        if there and (self.meta(border).identity or not has_identity):
+            return
+        try:
+            if has_identity:
+                self.add_meta_columns(border)
+            border.change(row, {})
+        except Exception as error:
+            if failure_of(error).cause is not Cause.LOCKED:
+                raise
+            raise BackendUnavailableError(
+                f"table {self.tables.meta} could not be upgraded: an open transaction has locked it for too long. The "
+                "fence works as before, with its old schema version; run create() again after that transaction "
+                "has ended"
+            ) from error
 
     def horizon(self, border: Border, *, locked: bool = False) -> bytes:
         """Return `pruned_below`; *locked* keeps a prune from raising it before the transaction ends.
@@ -223,7 +221,7 @@ class Dialect(ABC):
         # Columns come in the order in which they were made; a table of schema version 1 lacks the last ones.
         rows = border.rows(f"SELECT {self.meta_columns} FROM {self.tables.meta} AS m{suffix}", {})  # noqa: S608
         if not rows:
-            raise UsageError(f"table {self.tables.meta} has no row; run create()")
+            raise UsageError(f"table {self.tables.meta} has no row; run create(), or the statements of ddl()")
         version, pruned_below, identity, server, adopted, oids = (*rows[0][1:], None, None, None, None)[:6]
         check_version(self.tables.fence, int(version))
         stored = decode_id(identity) if identity is not None else b""
@@ -242,35 +240,9 @@ class Dialect(ABC):
         sql = f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = :adopted"  # noqa: S608
         border.change(sql, {"id": self.encode(meta.identity), "server": meta.server, "adopted": meta.adopted})
 
-    def give_identity(self, border: Border) -> None:
-        """Bring the meta row to this schema version, if it is older; repeating it changes nothing.
-
-        Raises:
-            BackendUnavailableError: an open transaction kept the table locked for too long.
-        """
-        if self.meta(border).identity:
-            return
-        try:
-            self.add_meta_columns(border)
-            # One statement: on MariaDB adding columns has ended the transaction, and another process may be here too.
-            sql = (
-                f"UPDATE {self.tables.meta} SET identity = {self.place('id')}, server = :server, adopted = '[]', "  # noqa: S608
-                f"schema_version = {SCHEMA_VERSION} WHERE identity IS NULL"
-            )
-            server = self.server(border, self.meta(border).oids)
-            border.change(sql, {"id": self.encode(new_identity()), "server": server})
-        except Exception as error:
-            if failure_of(error).cause is not Cause.LOCKED:
-                raise
-            raise BackendUnavailableError(
-                f"table {self.tables.meta} could not be upgraded: an open transaction has locked it for too long. The "
-                "fence works as before, with its old schema version; run create() again after that transaction "
-                "has ended"
-            ) from error
-
     @abstractmethod
     def add_meta_columns(self, border: Border) -> None:
-        """Add the missing columns of `meta_types` to the meta table, and wait for open transactions a short time.
+        """Add the missing ones of `added_to_meta` to the meta table, and wait for open transactions a short time.
 
         While it waits, every other access to the table waits too.
         """
@@ -359,14 +331,6 @@ class Dialect(ABC):
             f"{' AND identity = :identity' if is_bound else ''}{self.share_suffix}"
             for is_bound in (False, True)
         }
-
-    def _insert_meta_row(self, border: Border) -> None:
-        """Insert the meta row of the first schema version; `give_identity` completes it."""
-        sql = (
-            f"INSERT INTO {self.tables.meta} (singleton, schema_version, pruned_below) "  # noqa: S608
-            f"VALUES (1, {FIRST_VERSION}, {self.place('id')})"
-        )
-        border.change(sql, {"id": self.encode(LOWEST_ID)})
 
 
 def rows_of(rows: Iterable[Sequence[Any]]) -> Rows:

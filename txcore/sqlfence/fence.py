@@ -1,85 +1,84 @@
-"""SqlFence: the fence port on SQLAlchemy 2, for PostgreSQL, MariaDB / MySQL and SQLite.
+"""SqlFence: the fence port on SQLAlchemy 2, for PostgreSQL, MariaDB / MySQL and SQLite, for blocking programs.
 
-The side of producers and checkers. `fence_table` has that of operators, `fence_row` handles the producer's row,
-`checks` the check, the dialects the SQL.
+It holds no logic: `fence_core` and `fence_table` have it.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from txcore.errors import InMessageTableError, UsageError, WrongDatabaseError
-from txcore.fence import FenceAnswer, FenceReading
-from txcore.ids import id_text
-from txcore.sqlfence import identity, messages
-from txcore.sqlfence.border import Border
-from txcore.sqlfence.checks import Check, Readings, no_answers, reading_of, reading_of_state
-from txcore.sqlfence.connections import border_of, inner_of, is_open, on_border, on_idle
-from txcore.sqlfence.dialects import ROWS_MAX
-from txcore.sqlfence.fence_row import check_arguments
-from txcore.sqlfence.fence_table import FenceTable
-from txcore.sqlfence.runners import Runner, reason_of
-from txcore.sqlfence.schema import VIA_TABLE
+from sqlalchemy import Connection, Engine
+
+from txcore.sqlfence.connections import border_of
+from txcore.sqlfence.fence_core import FenceCore
+from txcore.sqlfence.fence_table import CHUNK
+from txcore.sqlfence.runners import at_once
+from txcore.sqlfence.schema import LOWEST_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from txcore.connections import DatabaseConnection
+    from txcore.fence import FenceReading
     from txcore.message_table import TableRow
+    from txcore.sqlfence.dialects import FenceRow
+    from txcore.sqlfence.fence_table import FenceStats
+    from txcore.sqlfence.identity import Database
+    from txcore.sqlfence.prune import IsClosed, PruneResult
 
 
-class SqlFence(FenceTable):
+class SqlFence(FenceCore[Engine]):
     """The fence row in the user's own database. Thread safe; connections of the caller are used unchanged.
 
-    Methods that take a connection, or that use the fence's own engine, return an awaitable when that is an
-    asynchronous one.
+    For blocking programs; `AsyncSqlFence` is the same for asyncio. Both read and write the same tables.
 
     A producer's statements bypass SQLAlchemy where possible: its statement events and its log do not show them.
 
-    Not detected: a savepoint opened by a statement of the user's own (not `begin_nested`) before the row is written
-    on MariaDB, MySQL and SQLite, and rolled back after `verify`; a statement that commits by itself (DDL, LOCK TABLES)
-    after `prepare(connection)` on MariaDB and MySQL, so that row and half stay even if the rest is rolled back;
-    settings for durability that are changed after `verify`; commits lost by a failover to an asynchronous standby.
+    The fence does not detect:
+
+    - a savepoint that a statement of your own (not `begin_nested`) opens before the row is written, and that is rolled
+      back after `verify`, on MariaDB, MySQL and SQLite;
+    - a statement that commits by itself (DDL, LOCK TABLES) after `prepare(connection)` on MariaDB and MySQL: row and
+      half stay, even if the rest is rolled back;
+    - settings for durability that change after `verify`;
+    - commits that a failover to an asynchronous standby loses.
 
     Args:
-        engine: SQLAlchemy Engine or AsyncEngine; its pool provides the fence's own connections.
+        engine: SQLAlchemy Engine; its pool provides the fence's own connections.
         table: Name of the table, with a schema before it if needed; `<table>_meta` and others are created beside it.
         lock_timeout_s: Longest wait of a check for an open producer transaction (MariaDB: it never waits).
         statement_timeout_s: Longest time of a producer's insert on PostgreSQL, from which the wait of a prune
             follows, and the longest time for which one check asks ids one by one.
         attempts_max: Most tries of a check's transaction that the database aborts.
         clock: For the time limit of a check.
-        sleep: The function with which a prune waits; the default with an AsyncEngine is `asyncio.sleep`.
+        sleep: The function with which a prune waits; `time.sleep` by default.
+
+    Raises:
+        ConfigError: an AsyncEngine, an engine whose connections are not independent, or a setting out of range.
     """
 
-    # The producer's side -------------------------------------------------------------------------------------------
+    is_async: ClassVar[Literal[False]] = False
 
-    def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
+    # The producer's side ----------------------------------------------------------------------------------------------
+
+    def begin(self, engine: Engine | None, transaction_id: bytes, group: str) -> Connection:
         """Open a connection of *engine* (None for the fence's own), begin, and insert the row as its first statement.
-
-        Returns the Connection, or an awaitable of the AsyncConnection.
 
         Raises:
             FencedError: the row exists already or lies below the horizon; rolled back and closed.
             NotSentError: the database failed; rolled back and closed.
             FenceMisuseError: the engine is in autocommit mode or its database does not keep commits.
         """
-        check_arguments([transaction_id], group)
-        self._require_created()
-        runner = self._own
-        if engine is not None and engine is not self.engine:
-            runner = Runner(engine, self._dialect, self._secret)
-            self._watch(engine)
-        return runner.begin(lambda border: self._rows.insert(border, transaction_id, group, owned=True))
+        return self._runner_of(engine).begin(self._beginning(transaction_id, group))
 
     def insert(
         self,
-        connection: Any,
+        connection: DatabaseConnection,
         transaction_id: bytes,
         group: str,
         rows: Sequence[TableRow] = (),
         expected: bytes = b"",
-    ) -> Awaitable[None] | None:
+    ) -> None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
         After it returns, the row certainly belongs to that transaction. *rows* go into the message table (state 3).
@@ -92,82 +91,41 @@ class SqlFence(FenceTable):
             NotSentError: the database failed.
             After each of them the caller's transaction has been rolled back.
         """
-        check_arguments([transaction_id], group)
-        self._require_created()
+        self._inserting(transaction_id, group, rows, expected)(border_of(connection, self.engine))
 
-        def action(border: Border) -> None:
-            try:
-                self._rows.insert(border, transaction_id, group, rows, owned=False, expected=expected)
-            except WrongDatabaseError:
-                self._database = None  # this database, or the fence's own, was replaced
-                raise
-
-        return self._on(connection, action)
-
-    def database_of(self, connection: Any) -> bytes:
-        """Return the identity of the database into which the row on *connection* went; empty if it has none.
-
-        Never waits: it was read once for each connection to the server, and the insert has compared it.
-        """
-        return identity.recall(self._dialect, border_of(inner_of(connection), self.engine))
-
-    def known_database(self) -> bytes | None:
-        """Return the identity of the database of the fence's own engine; None when it must be read first.
-
-        Tables of schema version 1 have none, and are read each time: an upgrade adds one.
-        """
-        return self._database or None
-
-    def read_database(self) -> Any:
-        """Read the identity of the database of the fence's own engine (an awaitable with an AsyncEngine).
+    def read_database(self) -> bytes:
+        """Read the identity of the database of the fence's own engine.
 
         Raises:
-            BackendUnavailableError: unreachable.
+            BackendUnavailableError: the database cannot be reached.
         """
+        return at_once(self._read_database())
 
-        def action(border: Border) -> bytes:
-            self._database = identity.look_anew(self._dialect, border).current
-            return self._database
-
-        return self._own.look(action)
-
-    def verify(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
+    def verify(self, connection: DatabaseConnection, transaction_id: bytes) -> None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
 
         Raises:
             FenceMisuseError: it does not; the transaction was rolled back.
             NotSentError: the database failed; the transaction was rolled back.
         """
-        check_arguments([transaction_id], "")
-        return self._on(connection, lambda border: self._rows.verify(border, transaction_id))
+        self._verifying(transaction_id)(border_of(connection, self.engine))
 
-    def is_open(self, connection: Any) -> bool:
-        """Return whether the connection's transaction is still open; never waits.
-
-        On SQLAlchemy connections only the transaction that carries the row counts, not one begun after it.
-        """
-        return is_open(connection)
-
-    def withdraw(self, connection: Any, transaction_id: bytes) -> Awaitable[None] | None:
-        """Delete the row again inside its own open transaction (a block that published nothing)."""
-        return self._on(connection, lambda border: self._rows.change(border, transaction_id, self._dialect.withdraw))
+    def withdraw(self, connection: DatabaseConnection, transaction_id: bytes) -> None:
+        """Delete the row in the open transaction that inserted it, because its block published nothing."""
+        self._withdrawing(transaction_id)(border_of(connection, self.engine))
 
     def enqueue(
-        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]
-    ) -> Awaitable[None] | None:
-        """Insert messages into the message table, and set the row to state 3, inside its own open transaction.
+        self, connection: DatabaseConnection, transaction_id: bytes, group: str, rows: Sequence[TableRow]
+    ) -> None:
+        """Insert messages into the message table, and set the row to state 3, in the open transaction that inserted it.
 
         Raises:
-            FenceMisuseError: the row is not in this transaction; it was rolled back.
-            NotSentError: the database failed; rolled back.
+            FenceMisuseError: the row is not in this transaction, which was rolled back.
+            NotSentError: the database failed; the transaction was rolled back.
         """
+        self._enqueueing(transaction_id, group, rows)(border_of(connection, self.engine))
 
-        def action(border: Border, of: bytes) -> None:
-            messages.enqueue(self._dialect, border, of, group, rows)
-
-        return self._on(connection, lambda border: self._rows.change(border, transaction_id, action))
-
-    def commit(self, connection: Any) -> Awaitable[None] | None:
+    def commit(self, connection: DatabaseConnection) -> None:
         """Commit and close a connection that `begin` opened.
 
         Raises:
@@ -175,21 +133,21 @@ class SqlFence(FenceTable):
             CommitUnknownError: the database answered with another error, or not at all; it may have committed.
             FenceMisuseError: the application opened the connection and must commit it.
         """
-        return self._on(connection, self._rows.commit)
+        self._rows.commit(border_of(connection, self.engine))
 
-    def rollback(self, connection: Any) -> Awaitable[None] | None:
+    def rollback(self, connection: DatabaseConnection) -> None:
         """Roll the transaction back in any case, and close the connection if `begin` opened it.
 
         Idempotent; a failure of the database raises nothing: a connection that cannot roll back is discarded, and the
         database rolls back by itself.
         """
-        return self._on(connection, self._rows.roll_back)
+        self._rows.roll_back(border_of(connection, self.engine))
 
     # The checker's side -----------------------------------------------------------------------------------------------
 
     def check(
         self, transaction_ids: Sequence[bytes], group: str, databases: Mapping[bytes, bytes] | None = None
-    ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
+    ) -> Mapping[bytes, FenceReading]:
         """Write tombstones on a connection of its own and return the winner of each id.
 
         A failure of the database never raises: an id without a result is NO_ANSWER. A COMMIT or ROLLBACK is
@@ -197,44 +155,26 @@ class SqlFence(FenceTable):
         without a row is PRUNED, and no tombstone is written for it. Nor is one for an id whose half, by *databases*,
         carries the identity of another database: that is NO_ANSWER, `is_foreign`.
         """
-        check_arguments(transaction_ids, group)
-        self._require_created()
-        ids = sorted(set(transaction_ids))
-        check = Check(
-            self._dialect,
-            group,
-            lock_timeout_s=self._lock_timeout_s,
-            deadline_s=self._clock.elapsed_s() + self._statement_timeout_s,
-            attempts_max=self._attempts_max,
-            elapsed_s=self._clock.elapsed_s,
-            secret=self._secret,
-            databases=databases or {},
-        )
-        return self._own.answer(ids, check.run)
+        return at_once(self._check(transaction_ids, group, databases))
 
-    def peek(self, transaction_ids: Sequence[bytes]) -> Any:
+    def peek(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceReading]:
         """Read states without writing; ABSENT for no row. For operators and audits, never for decisions.
 
-        Returns a mapping like `check` (an awaitable with an AsyncEngine); a failure of the database never raises.
+        A failure of the database never raises: an id without a result is NO_ANSWER.
         """
-        check_arguments(transaction_ids, "")
-        ids = sorted(set(transaction_ids))
-        return self._own.answer(ids, self._peek)
+        return at_once(self._peek(transaction_ids))
 
     def settled(
-        self, transaction_ids: Sequence[bytes], connection: Any = None
-    ) -> Mapping[bytes, FenceReading] | Awaitable[Mapping[bytes, FenceReading]]:
+        self, transaction_ids: Sequence[bytes], connection: DatabaseConnection | None = None
+    ) -> Mapping[bytes, FenceReading]:
         """Read the rows that are certainly committed and durable; ABSENT for every other id. See `Fence.settled`.
 
-        Does not replace a tombstone: an ABSENT transaction may be open, and commit. On MariaDB and MySQL it writes to
+        It replaces no tombstone: an ABSENT transaction may be open, and may commit. On MariaDB and MySQL it writes to
         the rows that it finds, because only a later commit certainly puts them on disk.
         """
-        check_arguments(transaction_ids, "")
-        ids = sorted(set(transaction_ids))
-        found = on_idle(connection, lambda border: self._settled_on_idle(border, ids))
-        return self._own.answer(ids, self._settled) if found is None else found
+        return at_once(self._settle(transaction_ids, connection))
 
-    def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> Awaitable[None] | None:
+    def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:
         """Set state 4, inserting the row if there is none; *database* is the identity that the half carries.
 
         Raises:
@@ -243,54 +183,96 @@ class SqlFence(FenceTable):
             BackendUnavailableError: unreachable, or an open producer transaction holds the row.
             UsageError: the row belongs to another group.
         """
-        check_arguments([transaction_id], group)
+        at_once(self._force(transaction_id, group, database))
 
-        def action(border: Border) -> None:
-            if database:
-                identity.require(identity.look_anew(self._dialect, border), database)
-            row = self._dialect.leave_tombstones(border, [transaction_id], group)[transaction_id]
-            if row.group != group:
-                raise UsageError(f"{id_text(transaction_id)} belongs to group {row.group!r}, not {group!r}")
-            if row.state == VIA_TABLE:
-                text = f"the messages of {id_text(transaction_id)} are in the message table, whose relay delivers them"
-                raise InMessageTableError(text)
-            self._dialect.force(border, transaction_id)
+    # The operator's side ----------------------------------------------------------------------------------------------
 
-        return self._own.transact(action, self._lock_timeout_s)
+    def create(self) -> None:
+        """Create the tables that are missing; idempotent, safe when several processes do it at once.
 
-    def _peek(self, border: Border, ids: Sequence[bytes]) -> Readings:
-        readings: Readings = {}
-        horizon = self._dialect.horizon(border)
-        for start in range(0, len(ids), ROWS_MAX):
-            chunk = ids[start : start + ROWS_MAX]
-            rows = self._dialect.read(border, chunk)
-            for item in chunk:
-                gone = FenceAnswer.PRUNED if item < horizon else FenceAnswer.ABSENT
-                readings[item] = reading_of(rows, item, None) if item in rows else FenceReading(gone)
-        return readings
+        Tables of an older schema version are upgraded in place, and keep their rows.
 
-    def _settled(self, border: Border, ids: Sequence[bytes]) -> Readings:
-        readings: Readings = dict.fromkeys(ids, FenceReading(FenceAnswer.ABSENT))
-        for start in range(0, len(ids), ROWS_MAX):
-            for item, state in self._dialect.settled(border, ids[start : start + ROWS_MAX]).items():
-                readings[item] = reading_of_state(state)
-        return readings
+        Raises:
+            UsageError: the tables were made by a newer txcore.
+            BackendUnavailableError: the database cannot be reached or refused, or tables of an older version could not
+                be upgraded in 3 s, because a transaction is open; they still work unchanged.
+        """
+        at_once(self._create())
 
-    def _settled_on_idle(self, border: Border, ids: Sequence[bytes]) -> Readings:
-        try:
-            return self._settled(border, ids)
-        except Exception as error:  # noqa: BLE001 - any error of the driver is no answer
-            return no_answers(ids, reason_of(error, self._secret))
-        finally:
-            with suppress(Exception):  # otherwise the connection is lost, and its holder gets the error
-                border.rollback()
+    def identity(self) -> Database:
+        """Return the `Database` of the fence's own engine: its identity, and former ones.
 
-    def _require_created(self) -> None:
-        if self._must_await_create:
-            raise UsageError(
-                "SqlFence.create() of an asynchronous engine was called and not awaited, so that it made no tables: "
-                "`await fence.create()`"
-            )
+        Raises:
+            BackendUnavailableError: the database cannot be reached.
+        """
+        return at_once(self._identify())
 
-    def _on(self, connection: Any, action: Callable[[Border], None]) -> Awaitable[None] | None:
-        return on_border(connection, action, self.engine)
+    def adopt(self, reason: str, by: str, former: bytes = b"") -> Database:
+        """Make the fence's database decide for the one that it replaces, and return its `Database`.
+
+        For a deliberate move whose former database is no longer used: dump and restore, pg_upgrade (the database
+        detects by itself that it is a copy), or new tables that were filled by replication (name *former*).
+
+        Args:
+            reason: The reason; stored with the time and *by*, the name of the caller.
+            former: The identity of the former database, if this one was not copied from it.
+
+        Raises:
+            UsageError: no reason, nothing to adopt, a role that cannot find out, or tables of schema version 1.
+            BackendUnavailableError: the database cannot be reached.
+        """
+        return at_once(self._adopt(reason, by, former))
+
+    def rows(self, transaction_ids: Sequence[bytes]) -> Mapping[bytes, FenceRow]:
+        """Return the FenceRow of each id that has one, without writing.
+
+        Raises:
+            BackendUnavailableError: the database cannot be reached.
+        """
+        return at_once(self._read_rows(transaction_ids))
+
+    def ids_below(self, below: bytes, after: bytes = LOWEST_ID, count: int = CHUNK) -> list[bytes]:
+        """Return up to *count* ids of rows between *after* and *below*, both excluded, ascending.
+
+        Reads only. Raises BackendUnavailableError when the database cannot be reached.
+        """
+        return at_once(self._ids_below(below, after, count))
+
+    def sent(self, transaction_ids: Sequence[bytes]) -> set[bytes]:
+        """Return the ids of state 3 whose messages are all sent, without writing.
+
+        Raises BackendUnavailableError when the database cannot be reached.
+        """
+        return at_once(self._sent(transaction_ids))
+
+    def stats(self) -> FenceStats:
+        """Return FenceStats. Counts every row.
+
+        Raises:
+            BackendUnavailableError: the database cannot be reached.
+        """
+        return at_once(self._count())
+
+    def prune(
+        self, below: bytes, is_closed: IsClosed, *, wait_s: float | None = None, chunk: int = CHUNK
+    ) -> PruneResult:
+        """Raise the horizon to *below*, wait, then delete the ids below it that *is_closed* names.
+
+        Rows of state 3 stay while the message table holds a message of them, named or not. Most of them have no half,
+        and so no final op: name the ids that `sent` names, except those whose half is pending or parked. A half whose
+        row is gone is parked as PRUNED, although its messages are sent.
+
+        Returns a PruneResult. Can be interrupted and run again.
+
+        Args:
+            below: First id that is not pruned; `ids.first_id_at` makes one from a time.
+            is_closed: Given up to *chunk* ids, returns those whose final op is in force, or that have no half, and that
+                are neither pending nor parked. Called after the wait. Its exception ends the prune.
+            wait_s: Seconds, more than any producer's insert may take; default one more than `statement_timeout_s`.
+            chunk: Most rows of one delete.
+
+        Raises:
+            ConfigError: *wait_s* is not longer than `statement_timeout_s`, or *chunk* is out of range.
+            BackendUnavailableError: the database failed, or kept a lock for too long.
+        """
+        return at_once(self._prune(below, is_closed, wait_s, chunk))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError, UsageError
-from txcore.ids import ID_BYTES, id_text
+from txcore.ids import ID_BYTES, id_text, known_id
 from txcore.sqlfence import identity, messages
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.dialects import SAVEPOINT_TEXT, Dialect, RowRefused
@@ -123,11 +123,11 @@ class RowKeeper:
                 raise NotSentError(
                     f"the database rolled transaction {name} back at its COMMIT, {failure}; nothing was sent and "
                     "nothing will be sent: try again with a new transaction",
-                    transaction_id=identity,
+                    transaction_id=known_id(identity),
                 ) from error
             raise CommitUnknownError(
                 f"COMMIT of transaction {name} failed and may have applied, {failure}; the check decides",
-                transaction_id=identity,
+                transaction_id=known_id(identity),
             ) from error
         finally:
             border.close()
@@ -150,18 +150,18 @@ class RowKeeper:
         if isinstance(error, RowRefused):
             raise FencedError(
                 f"the fence refused transaction {name}: {error}; rolled back, nothing sent",
-                transaction_id=transaction_id,
+                transaction_id=known_id(transaction_id),
             ) from None
         failure = failure_of(error, self._secret)
         if failure.cause is Cause.DUPLICATE:
             raise FencedError(
                 f"the fence refused transaction {name}: a check decided it, or it was prepared before; "
                 "rolled back, nothing sent: try again with a new transaction",
-                transaction_id=transaction_id,
+                transaction_id=known_id(transaction_id),
             ) from error
         raise NotSentError(
             f"the fence row of transaction {name} could not be {what}: {failure}; rolled back, nothing sent",
-            transaction_id=transaction_id,
+            transaction_id=known_id(transaction_id),
         ) from error
 
     def _require_durable(self, border: Border) -> None:

@@ -13,10 +13,10 @@ import msgspec
 
 from txcore.errors import FenceMisuseError
 from txcore.ids import id_text
-from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
+from txcore.sqlfence.border import POSTGRESQL, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
 from txcore.sqlfence.postgresql import PostgreSQL
-from txcore.sqlfence.schema import COMMITTED, TYPES, VIA_TABLE, Tables
+from txcore.sqlfence.schema import COMMITTED, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,41 +33,6 @@ DROPPED: Final = 2
 """Value of the column `parked` of a message that an operator has dropped; the row stays as a record."""
 
 _encode: Final = msgspec.json.Encoder().encode
-
-_NUMBER: Final = {
-    POSTGRESQL: "number bigint GENERATED ALWAYS AS IDENTITY",
-    MYSQL: "number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
-    SQLITE: "number INTEGER PRIMARY KEY",
-}
-_BODY: Final = {POSTGRESQL: "bytea", MYSQL: "LONGBLOB", SQLITE: "BLOB"}
-
-
-def table_statements(family: str, tables: Tables) -> list[str]:
-    """Return the statements that create both tables if they are missing."""
-    types = TYPES[family]
-    columns = (
-        f"{_NUMBER[family]}, transaction_id {types.id} NOT NULL, message_index integer NOT NULL, "
-        f"producer_group {types.group} NOT NULL, lane bigint NOT NULL, slot smallint NOT NULL, "
-        f"body {_BODY[family]} NOT NULL, tries smallint NOT NULL DEFAULT 0, parked smallint NOT NULL DEFAULT 0, "
-        f"reason text, created {types.created}"
-    )
-    slots = (
-        f"producer_group {types.group} NOT NULL, slot smallint NOT NULL, owner varchar(64) NOT NULL DEFAULT '', "
-        "until_ms bigint NOT NULL DEFAULT 0, beats bigint NOT NULL DEFAULT 0, PRIMARY KEY (producer_group, slot)"
-    )
-    index, places = f"{tables.message.rpartition('.')[2]}_ix", "producer_group, parked, slot, number"
-    unique = "UNIQUE (transaction_id, message_index)"
-    if family == MYSQL:
-        columns += f", {unique}, INDEX {index} ({places})"
-    else:
-        columns += f", {'PRIMARY KEY (transaction_id, message_index)' if family == POSTGRESQL else unique}"
-    made = [
-        f"CREATE TABLE IF NOT EXISTS {tables.message} ({columns}){types.end}",
-        f"CREATE TABLE IF NOT EXISTS {tables.slot} ({slots}){types.end}",
-    ]
-    if family != MYSQL:
-        made.append(f"CREATE INDEX IF NOT EXISTS {index} ON {tables.message} ({places})")
-    return made
 
 
 def insert(

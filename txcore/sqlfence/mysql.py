@@ -7,10 +7,11 @@ cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are del
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border
+from txcore.sqlfence.definitions import added_to_meta
 from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, states_of
 from txcore.sqlfence.failures import Cause, failure_of, unless
 from txcore.sqlfence.schema import Tables
@@ -37,10 +38,13 @@ class MySQL(Dialect):
         # would otherwise show the horizon of the transaction's first read. A prune waits for it.
         self._inserts = self._bound_inserts()
 
-    def _insert_meta_row(self, border: Border) -> None:
-        """Insert it, unless a faster process has: here each CREATE commits by itself, and no lock is held."""
-        unless(Cause.DUPLICATE, partial(super()._insert_meta_row, border))
-        border.commit()  # at REPEATABLE READ, this transaction would not see the row of a faster process
+    def create(self, border: Border, statements: Sequence[str], *, has_identity: bool = True) -> None:
+        """Create, and end the transaction: at REPEATABLE READ it would not see the row of a faster process.
+
+        Each CREATE commits by itself, and no lock is held.
+        """
+        super().create(border, statements, has_identity=has_identity)
+        border.commit()
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them in one statement, unless another process adds one meanwhile; then look again.
@@ -50,7 +54,7 @@ class MySQL(Dialect):
         border.change(f"SET SESSION lock_wait_timeout = {UPGRADE_WAIT_S}", {})  # reset with those of `begin_work`
         while True:
             there = {str(row[0]) for row in border.rows(f"SHOW COLUMNS FROM {self.tables.meta}", {})}
-            missing = [f"ADD COLUMN {name} {kind}" for name, kind in self.meta_types.items() if name not in there]
+            missing = [f"ADD COLUMN {name} {kind}" for name, kind in added_to_meta(MYSQL).items() if name not in there]
             if not missing:
                 return
             sql = f"ALTER TABLE {self.tables.meta} {', '.join(missing)}"
@@ -69,7 +73,7 @@ class MySQL(Dialect):
         """Insert, and set a savepoint as an anchor: only a savepoint's name shows whether it is still this
         transaction, because some statements commit implicitly.
         """
-        values = {"id": transaction_id, "producer_group": group}
+        values: dict[str, Any] = {"id": bytes(transaction_id), "producer_group": group}
         if identity:
             values["identity"] = identity
         if border.quick_change(self._inserts[bool(identity)], values) != 1:
@@ -112,12 +116,17 @@ class MySQL(Dialect):
             f"@txcore_table_wait = @@SESSION.lock_wait_timeout, SESSION lock_wait_timeout = {max(seconds, 1)}",
             {},
         )
-        border.change("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
-        if border.commits_each_statement():  # an engine in autocommit mode
-            border.change("START TRANSACTION", {})
-        return (
+        undo = (
             "SET SESSION innodb_lock_wait_timeout = @txcore_lock_wait, SESSION lock_wait_timeout = @txcore_table_wait"
         )
+        try:
+            border.change("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
+            if border.commits_each_statement():  # an engine in autocommit mode
+                border.change("START TRANSACTION", {})
+        except BaseException:
+            border.outside(undo)  # the connection may belong to a pool, and its next holder would not wait
+            raise
+        return undo
 
     def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
         """Upsert with a real change: InnoDB shows a commit before its log is written, and a check that changed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from txcore.errors import FenceMisuseError
 from txcore.ids import id_text
 from txcore.sqlfence.border import POSTGRESQL, Border
+from txcore.sqlfence.definitions import added_to_meta
 from txcore.sqlfence.dialects import (
     FOREIGN_TEXT,
     GONE_TEXT,
@@ -102,14 +103,16 @@ class PostgreSQL(Dialect):
         """Return the canonical text, which every driver sends to a uuid column."""
         return id_text(transaction_id)
 
-    def create_tables(self, border: Border, columns: str, end: str = "") -> None:
+    def create(self, border: Border, statements: Sequence[str], *, has_identity: bool = True) -> None:
         """Create under an advisory lock, because two CREATE TABLE IF NOT EXISTS at once can collide."""
         border.rows("SELECT pg_advisory_xact_lock(hashtext(:name))", {"name": f"txcore:{self.tables.fence}"})
-        super().create_tables(border, columns, end)
+        super().create(border, statements, has_identity=has_identity)
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them in one statement; the shorter wait holds for the rest of this transaction."""
-        columns = ", ".join(f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in self.meta_types.items())
+        columns = ", ".join(
+            f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in added_to_meta(POSTGRESQL).items()
+        )
         border.rows(f"SELECT set_config('lock_timeout', '{UPGRADE_WAIT_S}s', true)", {})
         border.change(f"ALTER TABLE {self.tables.meta} {columns}", {})
 

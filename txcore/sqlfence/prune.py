@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import BackendUnavailableError
+from txcore.ids import TransactionId, known_id
 from txcore.sqlfence import messages
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.schema import VIA_TABLE
@@ -34,7 +35,7 @@ class PruneResult:
         kept: Rows below the requested id that stay because they are not closed.
     """
 
-    horizon: bytes
+    horizon: TransactionId
     deleted: int
     kept: int
 
@@ -73,7 +74,7 @@ def prune_steps(
         page = yield from _retried(partial(dialect.page, after=after, below=below, count=chunk))
         ids = sorted(set(page))  # an inbox has several rows of one id
         if not ids:
-            return PruneResult(horizon, deleted, kept)
+            return PruneResult(known_id(horizon), deleted, kept)
         _, waiting = (yield from _retried(partial(via_table, dialect, ids))) if has_states else (set(), set())
         closed = sorted(set(is_closed(ids)).intersection(ids) - waiting)
         if closed:

@@ -1,22 +1,21 @@
-"""The fence's own connections, synchronous and asynchronous: the only place where the two differ.
+"""The fence's own connections, blocking and asynchronous: the only place where the two differ.
 
-Both run the same synchronous actions on a border.
+Both run the same blocking actions on a border.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from txcore.errors import BackendUnavailableError, FenceMisuseError, TxcoreError
+from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.fence import FenceAnswer
-from txcore.sqlfence.asynchronous import AsyncEngine
+from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Readings, no_answers
 from txcore.sqlfence.connections import border_of
@@ -31,51 +30,58 @@ Answering = Callable[[Border, Sequence[bytes]], Readings]
 _CONNECTIONS_MAX: Final = 2  # a pooled connection may be stale; after its failure the pool makes fresh ones
 
 
-def _for_both(flow: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T | Awaitable[T]]:
-    """Return the method of a Runner that returns the coroutine of *flow*, or its result if the engine is synchronous.
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine of a Runner with a blocking engine: it waits for nothing but the database."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a blocking engine made a coroutine wait")
 
-    With a synchronous engine the coroutine awaits nothing that waits, and ends in its first step.
+
+def require_engine(user: type[Any], engine: object, *, is_async: bool) -> None:
+    """Refuse an engine of the other kind.
+
+    Args:
+        user: The class that takes it; the other kind's class has the same name with or without "Async" before it.
+
+    Raises:
+        ConfigError: *engine* is not an AsyncEngine, or not an Engine.
     """
-
-    @functools.wraps(flow)
-    def method(runner: Runner, *arguments: Any) -> T | Awaitable[T]:
-        coroutine = flow(runner, *arguments)
-        if runner.is_async:
-            return coroutine
-        try:
-            coroutine.send(None)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        raise AssertionError("a synchronous engine made a coroutine wait")
-
-    return method
+    if isinstance(engine, AsyncEngine if is_async else Engine):
+        return
+    name = user.__name__
+    wanted, other = ("AsyncEngine", name.removeprefix("Async")) if is_async else ("Engine", f"Async{name}")
+    text = f"{name} takes a SQLAlchemy {wanted}, not a {type(engine).__module__}.{type(engine).__qualname__}"
+    if isinstance(engine, Engine | AsyncEngine):
+        text = f"{name} takes a SQLAlchemy {wanted}, and this is an {type(engine).__name__}: use {other}"
+    raise ConfigError(text, key="engine")
 
 
 class Runner:
-    """Runs actions on connections of an Engine, or of an AsyncEngine: then its methods return awaitables. Thread safe.
+    """Runs actions on connections of an Engine or an AsyncEngine. Thread safe.
 
-    Raises:
-        FenceMisuseError: it is not an engine of SQLAlchemy.
+    With an Engine its coroutines never wait: run them by `at_once`.
     """
 
     def __init__(
-        self, engine: Any, dialect: Dialect, secret: str | None, sleep: Callable[[float], Any] | None = None
+        self,
+        engine: Engine | AsyncEngine,
+        dialect: Dialect,
+        secret: str | None,
+        sleep: Callable[[float], Any] | None = None,
     ) -> None:
-        if not isinstance(engine, Engine | AsyncEngine):
-            raise FenceMisuseError(f"the fence takes a SQLAlchemy Engine or AsyncEngine, not {type(engine).__name__}")
         self.is_async = isinstance(engine, AsyncEngine)
         self._engine: Any = engine
         self._dialect = dialect
         self._secret = secret
         self._sleep = sleep or (asyncio.sleep if self.is_async else time.sleep)
 
-    def begin(self, action: Callable[[Border], None]) -> Any:
+    def begin(self, action: Callable[[Border], None]) -> Connection:
         """Return a fresh connection on which *action* has run; the connection is closed if *action* raises."""
-        if self.is_async:
-            return self._begin(action)
         try:
-            connection = self._engine.connect()
+            connection: Connection = self._engine.connect()
         except Exception as error:
             raise self._unavailable(error) from error
         try:
@@ -85,8 +91,9 @@ class Runner:
             raise
         return connection
 
-    async def _begin(self, action: Callable[[Border], None]) -> Any:
-        connection = await self._open()
+    async def begin_async(self, action: Callable[[Border], None]) -> AsyncConnection:
+        """See `begin`, of an AsyncEngine."""
+        connection: AsyncConnection = await self._open()
         try:
             await connection.run_sync(lambda inner: action(border_of(inner)))
         except BaseException:
@@ -94,7 +101,6 @@ class Runner:
             raise
         return connection
 
-    @_for_both
     async def answer(self, ids: Sequence[bytes], action: Answering) -> Readings:
         """Return the answers of *action*; NO_ANSWER for ids on which the connection failed."""
         readings: Readings = {}
@@ -108,26 +114,25 @@ class Runner:
                 break
         return readings
 
-    @_for_both
-    async def transact(self, action: Callable[[Border], Any], lock_timeout_s: float) -> Any:
+    async def transact(self, action: Callable[[Border], T], lock_timeout_s: float) -> T:
         """Return the result of *action*, run in a transaction of its own; raises BackendUnavailableError."""
         outcome = await self._contend(action, lock_timeout_s)
         if isinstance(outcome, Contended):
             raise BackendUnavailableError(f"the fence's database: {outcome.text}")
-        return outcome
+        result: T = outcome
+        return result
 
-    @_for_both
-    async def look(self, action: Callable[[Border], Any]) -> Any:
+    async def look(self, action: Callable[[Border], T]) -> T:
         """Return the result of *action*, which reads without a lock; raises BackendUnavailableError."""
         async with self._closing(await self._open()) as connection:
             try:
-                return await self._run(connection, lambda inner: action(own_border(inner, self._dialect)))
+                result: T = await self._run(connection, lambda inner: action(own_border(inner, self._dialect)))
             except TxcoreError:
                 raise
             except Exception as error:
                 raise self._unavailable(error) from error
+            return result
 
-    @_for_both
     async def drive(self, steps: PruneSteps) -> PruneResult:
         """Run a prune."""
         outcome: Any = None

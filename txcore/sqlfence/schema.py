@@ -1,4 +1,4 @@
-"""The fence's tables: their names, their version, and the meaning of their columns.
+"""The fence's tables: their names, their version, and the meaning of their columns; `definitions` has their types.
 
 `<table>` holds one row per fenced transaction:
 
@@ -34,13 +34,11 @@
 from __future__ import annotations
 
 import re
-import secrets
 from typing import Final
 
 import msgspec
 
 from txcore.errors import ConfigError, UsageError
-from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
 
 SCHEMA_VERSION: Final = 2
 FIRST_VERSION: Final = 1
@@ -55,39 +53,6 @@ LOWEST_ID: Final = bytes(16)
 IDENTITY_BYTES: Final = 16
 
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,55}\.)?[A-Za-z_][A-Za-z0-9_]{0,55}")
-
-
-class Types(msgspec.Struct, frozen=True):
-    """The words of CREATE TABLE that differ between the families of databases; `end` follows the columns."""
-
-    id: str
-    small: str
-    group: str
-    created: str
-    end: str = ""
-
-
-TYPES: Final = {
-    POSTGRESQL: Types(
-        id="uuid",
-        small="smallint",
-        group=f"varchar({GROUP_LENGTH_MAX})",
-        created="timestamptz NOT NULL DEFAULT clock_timestamp()",
-    ),
-    MYSQL: Types(
-        id="BINARY(16)",
-        small="TINYINT",
-        group=f"VARCHAR({GROUP_LENGTH_MAX}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-        created="TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3)",
-        end=" ENGINE=InnoDB",
-    ),
-    SQLITE: Types(
-        id="BLOB",
-        small="INTEGER",
-        group="TEXT",
-        created="TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
-    ),
-}
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -146,8 +111,3 @@ def check_version(table: str, version: int) -> None:
         raise UsageError(
             f"table {table} has schema version {version}, this txcore knows {SCHEMA_VERSION}: upgrade txcore here"
         )
-
-
-def new_identity() -> bytes:
-    """Return a fresh random identity."""
-    return secrets.token_bytes(IDENTITY_BYTES)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
+from txcore.sqlfence.definitions import added_to_meta
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, states_of
 from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.schema import Tables
@@ -27,8 +28,6 @@ class SQLite(Dialect):
     family: ClassVar[str] = SQLITE
     created_ms = "CAST(round((julianday(created) - 2440587.5) * 86400000) AS INTEGER)"
     locks_whole_file: ClassVar[bool] = True
-    id_check: ClassVar[str] = " CHECK (length(transaction_id) = 16)"
-    fence_end: ClassVar[str] = " WITHOUT ROWID"
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
@@ -43,7 +42,7 @@ class SQLite(Dialect):
     def add_meta_columns(self, border: Border) -> None:
         """Add them under the file's lock."""
         names = {row[0] for row in border.rows("SELECT name FROM pragma_table_info(:name)", {"name": self.tables.meta})}
-        for name, kind in self.meta_types.items():
+        for name, kind in added_to_meta(SQLITE).items():
             if name not in names:
                 border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}", {})
 

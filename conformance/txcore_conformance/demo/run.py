@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 import txcore
 from txcore.clock import SystemClock
 from txcore.errors import UsageError
+from txcore.port import ensured
 from txcore_conformance.demo.consuming import Consumer, open_consumer
 from txcore_conformance.demo.settings import Settings
 from txcore_conformance.demo.shop import Shop
@@ -22,7 +23,6 @@ from txcore_conformance.demo.supervisor import Progress, Supervisor
 from txcore_conformance.demo.verdict import Verdict, judge, read_to_end
 
 CLOSE_TIMEOUT_S: Final = 10.0
-GROUP_TIMEOUT_S: Final = 30.0
 IMMUNITY_ALLOWANCE_S: Final = 0.5
 Seam = Callable[[Settings], None]
 Watch = Callable[[Settings], AbstractContextManager[Callable[[Progress], None]]]
@@ -72,7 +72,7 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
         auditor: Consumer = open_consumer(settings.broker_url, settings.topic, f"{settings.name}-auditor")
         stack.callback(auditor.close)
         shop.create()
-        backend.ensure_group(settings.group).result(GROUP_TIMEOUT_S)
+        ensured(backend, settings.group)
         with watch(settings) as show, Supervisor(settings, shop, backend, show) as supervisor:
             progress = supervisor.run()
         if before_judgement is not None:

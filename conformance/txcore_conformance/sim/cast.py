@@ -114,7 +114,7 @@ class Cast:
 
     def is_committed(self, truth: Truth) -> bool:
         """Return whether the local transaction committed."""
-        identity = truth.core.transaction_id
+        identity = truth.core.identity
         return identity in self.database.committed if truth.is_fenced else self.local.get(identity, False)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from txcore.errors import FencedError, FenceMisuseError, InMessageTableError
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.ids import known_id
 from txcore.message_table import TableRow
 from txcore.sqlfence.schema import VIA_TABLE
 from txcore_conformance.sim.process import Process
@@ -157,6 +158,8 @@ class SimDatabase:
 class SimFence:
     """The fence as one process sees it; implements `Fence` with generators for calls that take time."""
 
+    is_async = False
+
     def __init__(self, database: SimDatabase, process: Process) -> None:
         self._database = database
         self._process = process
@@ -194,7 +197,7 @@ class SimFence:
         if is_refused:
             database.world.note("producer fenced")
             database.roll_back(connection)
-            raise FencedError("decided already", transaction_id=transaction_id)
+            raise FencedError("decided already", transaction_id=known_id(transaction_id))
         connection.transaction_id = transaction_id
         connection.is_durable = True
 

@@ -100,7 +100,7 @@ def judge_all(cast: Cast) -> int:
     for identity, truth in cast.truths.items():
         journey = found.get(identity)
         if journey is None:
-            journey = Journey(identity, truth.core.partition)
+            journey = Journey(truth.core.transaction_id, truth.core.partition)
         is_committed = cast.is_committed(truth)
         delivered = targets.pop(identity, [])
         discarded_ms = cast.discarded_ms.get(identity, 0)

@@ -15,7 +15,7 @@ WRONG_SHARE: Final = 0.15
 """Share of the fenced listeners, among those that want to commit, that return COMMIT without a commit."""
 
 
-class SimListener(Listener[Any]):
+class SimListener(Listener[Any, Any]):
     """The application's listener: its answers are late or missing at times, and some fenced ones are wrong."""
 
     def __init__(self, cast: Cast, truth: Truth | None = None) -> None:
@@ -31,7 +31,7 @@ class SimListener(Listener[Any]):
         return self._plain_local(cast, truth)
 
     def _plain_local(self, cast: Cast, truth: Truth) -> Generator[Any, Any, LocalTransactionState]:
-        identity = truth.core.transaction_id
+        identity = truth.core.identity
         if truth.forgets_fence:
             cast.world.note("listener forgets its fence")
         yield truth.work_s
@@ -59,7 +59,7 @@ class SimListener(Listener[Any]):
         if truth.wish is Wish.ROLLBACK:
             cast.database.roll_back(connection)
             return LocalTransactionState.ROLLBACK
-        rng = random.Random(f"listener {core.transaction_id.hex()}")
+        rng = random.Random(f"listener {core.identity.hex()}")
         if truth.wish is Wish.COMMIT and rng.random() < WRONG_SHARE:
             self._say_commit_wrongly(cast, truth, connection, rng)
             return LocalTransactionState.COMMIT

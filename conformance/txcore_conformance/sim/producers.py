@@ -106,7 +106,7 @@ def _begin(cast: Cast, process: Process, context: ProducerContext, style: Style,
     wish = world.rng.choices([Wish.COMMIT, Wish.ROLLBACK, Wish.ERROR], [6, 2, 2])[0]
     work_s = world.rng.choice([0.01, 0.01, 0.3, 2.0, 8.0]) * world.rng.random() if stuck_s is None else stuck_s
     truth = Truth(style, wish, core, process, work_s, is_long=stuck_s is not None)
-    cast.truths[core.transaction_id] = truth
+    cast.truths[core.identity] = truth
     flows = {
         Style.DATABASE: _database_style,
         Style.PRIMITIVE: _primitive_style,
@@ -126,7 +126,9 @@ def _has_ended(cast: Cast, process: Process, error: BaseException | None) -> Non
 def _messages(cast: Cast) -> list[Message]:
     world = cast.world
     count = world.rng.choice([1, 1, 2, 3])
-    policy = CheckPolicy(3.0 + world.rng.random() * 3, 1.0 + world.rng.random(), CHECK_MAX)
+    policy = CheckPolicy(
+        immunity_s=3.0 + world.rng.random() * 3, interval_s=1.0 + world.rng.random(), check_max=CHECK_MAX
+    )
     return [
         Message(f"t{world.rng.randrange(3)}", world.rng.randbytes(8 + i), _key(cast, i), {"n": str(i)}, policy)
         for i in range(count)
@@ -167,10 +169,10 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
     database.begin(connection)
     connection.has_business = True
     yield from flow.prepare(core, connection)
-    rng = random.Random(f"early holder {core.transaction_id.hex()}")
+    rng = random.Random(f"early holder {core.identity.hex()}")
     if rng.random() < cast.holders_chance:
         cast.world.note("second holder of an open transaction")
-        cast.world.causes[core.transaction_id] += 1  # committed twice, or checked beside its producer
+        cast.world.causes[core.identity] += 1  # committed twice, or checked beside its producer
         _hold_twice(cast, truth, rng, truth.work_s)
     yield truth.work_s
     kind = OpKind.COMMIT
@@ -187,7 +189,7 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
     if cast.surprise_rng.random() < cast.holders_chance:
         cast.world.note(f"second holder beside {kind.name}")
         if kind is OpKind.COMMIT:
-            cast.world.causes[core.transaction_id] += 1  # delivered twice, unless the store arbitrates
+            cast.world.causes[core.identity] += 1  # delivered twice, unless the store arbitrates
         _hold_twice(cast, truth, cast.surprise_rng, cast.surprise_rng.choice([0.01, 1.0]))
     result = yield from end(core, kind)
     cast.world.note(f"end {kind.name} {result.state.value}")
@@ -213,7 +215,7 @@ def _listener_style(cast: Cast, truth: Truth) -> Flow[None]:
         return
     message = _messages(cast)[0]
     result = yield from send_in_transaction(truth.core, SimListener(cast, truth), message, None)
-    cast.world.note(f"end {result.state.value} {result.end.state.value if result.end else '-'}")
+    cast.world.note(f"end {result.local_transaction_state.value} {result.end.state.value if result.end else '-'}")
     accepted = result.end is not None and result.end.state is EndState.ACCEPTED
     if accepted and not truth.is_fenced and cast.world.rng.random() < 0.2:
         _contrary(cast, truth)
@@ -227,7 +229,9 @@ def _many_style(cast: Cast, truth: Truth) -> Flow[None]:
         ended(cast.world, sending.error)
         if sending.result is not None:
             result = sending.result.end
-            cast.world.note(f"end of many {sending.result.state.value} {result.state.value if result else '-'}")
+            cast.world.note(
+                f"end of many {sending.result.local_transaction_state.value} {result.state.value if result else '-'}"
+            )
 
 
 def _another(cast: Cast, truth: Truth) -> Truth:
@@ -236,7 +240,7 @@ def _another(cast: Cast, truth: Truth) -> Truth:
     core = begin(replace(context, ids=IdFactory(context.clock, rng)))
     wish = rng.choices([Wish.COMMIT, Wish.ROLLBACK, Wish.ERROR], [6, 2, 2])[0]
     other = Truth(truth.style, wish, core, truth.process, rng.choice([0.01, 0.01, 0.3, 2.0]) * rng.random())
-    cast.truths[core.transaction_id] = other
+    cast.truths[core.identity] = other
     return other
 
 
@@ -244,11 +248,11 @@ def _contrary(cast: Cast, truth: Truth) -> None:
     """Let the application end a transaction the other way too, without targets: the first end must hold."""
     assert truth.core.half is not None
     kind = OpKind.ROLLBACK if truth.core.asked is OpKind.COMMIT else OpKind.COMMIT
-    op = Op(kind, truth.core.transaction_id, 0, "p:contrary", 0)
+    op = Op(kind, truth.core.identity, 0, "p:contrary", 0)
     resolution = Resolution(truth.core.half, op, (), b"", "p:contrary")
 
     def contradict() -> None:
-        journey = cast.archive.journey(truth.core.transaction_id)
+        journey = cast.archive.journey(truth.core.identity)
         if journey is not None and journey.final:
             truth.has_contrary_caller = True
             cast.world.note("contrary end")

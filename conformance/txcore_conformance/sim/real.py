@@ -27,6 +27,7 @@ from txcore.message_table import Refused, TableRow
 from txcore.outbox.slots import Slots
 from txcore.sqlfence import SqlFence
 from txcore.sqlfence.border import Border
+from txcore.sqlfence.runners import at_once
 from txcore.sqlfence.schema import LOWEST_ID
 
 GROUP = "simulated"
@@ -130,7 +131,7 @@ class RealDatabase:
         return effects
 
     def _run(self, action: Callable[[Border], Any]) -> Any:
-        return self.fence._own.transact(action, 1.0)  # noqa: SLF001
+        return at_once(self.fence._own.transact(action, 1.0))  # noqa: SLF001
 
 
 @functools.cache

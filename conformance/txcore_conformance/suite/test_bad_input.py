@@ -23,14 +23,14 @@ BAD: dict[str, tuple[Any, str]] = {
     "body is text": (Message("t", "text"), "body"),  # type: ignore[arg-type]
     "body is None": (Message("t", None), "body"),  # type: ignore[arg-type]
     "key is text": (Message("t", b"", "key"), "key"),  # type: ignore[arg-type]
-    "header is a number": (Message("t", b"", None, {"a": 1}), "headers"),  # type: ignore[dict-item]
-    "header without a name": (Message("t", b"", None, {"": "a"}), "headers"),
+    "header is a number": (Message("t", b"", None, {"a": 1}), 'headers["a"]'),  # type: ignore[dict-item]
+    "header without a name": (Message("t", b"", None, {"": "a"}), 'headers[""]'),
     "too many headers": (Message("t", b"", None, {str(number): "" for number in range(300)}), "headers"),
-    "reserved header": (Message("t", b"", None, {"txcore-id": "mine"}), "txcore-id"),
-    "reserved header, other case": (Message("t", b"", None, {"TXCORE-By": "mine"}), "TXCORE-By"),
-    "header of NATS": (Message("t", b"", None, {"Nats-Msg-Id": "1"}), "Nats-Msg-Id"),
-    "delay": (Message("t", b"", None, {"x-delay": "5000"}), "x-delay"),
-    "delay, other case": (Message("t", b"", None, {"X-Delay": "5000"}), "X-Delay"),
+    "reserved header": (Message("t", b"", None, {"txcore-id": "mine"}), 'headers["txcore-id"]'),
+    "reserved header, other case": (Message("t", b"", None, {"TXCORE-By": "mine"}), 'headers["TXCORE-By"]'),
+    "header of NATS": (Message("t", b"", None, {"Nats-Msg-Id": "1"}), 'headers["Nats-Msg-Id"]'),
+    "delay": (Message("t", b"", None, {"x-delay": "5000"}), 'headers["x-delay"]'),
+    "delay, other case": (Message("t", b"", None, {"X-Delay": "5000"}), 'headers["X-Delay"]'),
 }
 
 

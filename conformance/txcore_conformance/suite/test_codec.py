@@ -39,7 +39,9 @@ def _plain(delivered: Delivered) -> tuple[bytes | None, bytes, dict[str, bytes]]
 
 
 def _expected(message: Message) -> tuple[bytes | None, bytes, dict[str, bytes]]:
-    headers = {name: value.encode() if isinstance(value, str) else value for name, value in message.headers.items()}
+    headers = {
+        name: value.encode() if isinstance(value, str) else value for name, value in (message.headers or {}).items()
+    }
     return message.key, message.body, headers
 
 

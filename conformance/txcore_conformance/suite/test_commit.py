@@ -13,8 +13,10 @@ from txcore import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
     EndState,
+    ListenerTransaction,
     LocalTransactionState,
     Message,
+    TransactionListener,
     current_transaction,
 )
 from txcore.records import OpKind
@@ -86,7 +88,7 @@ def test_listener_style_runs_the_local_transaction_after_the_half(kit: Kit, topi
     result = kit.producer(listener).send_message_in_transaction(Message(topic, b"body"))
     kit.history.committed(result.transaction_id)
     assert [(1, [])] == seen
-    assert (COMMIT, EndState.ACCEPTED) == (result.state, result.end.state if result.end else None)
+    assert (COMMIT, EndState.ACCEPTED) == (result.local_transaction_state, result.end.state if result.end else None)
     assert [b"body"] == kit.bodies(topic)
 
 
@@ -96,9 +98,9 @@ def test_send_many_delivers_every_commit_in_order_of_results(kit: Kit, topic: st
     answers = [COMMIT if number % 3 else UNKNOWN for number in range(60)]
     messages = [(Message(topic, b"%02d" % number), answer) for number, answer in enumerate(answers)]
     results = kit.hasty_producer(listener).send_many(messages)
-    assert answers == [result.state for result in results]
+    assert answers == [result.local_transaction_state for result in results]
     for result in results:
-        if result.state is COMMIT:
+        if result.local_transaction_state is COMMIT:
             kit.history.committed(result.transaction_id)
     accepted = [result.end.state for result in results if result.end]
     expected = [message.body for message, answer in messages if answer is COMMIT]
@@ -230,14 +232,15 @@ def test_primitives_take_the_callers_connection(kit: Kit, topic: str, engine: An
 
 
 def test_a_fenced_listener_commits_its_own_transaction(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
-    """A listener that fences its transaction with `current_transaction().fence(connection)` gets it delivered."""
+    """A listener that fences its transaction with `transaction.fence(connection)` gets it delivered."""
 
-    def local() -> LocalTransactionState:
-        with engine.begin() as connection:
-            current_transaction().fence(connection)
-        return COMMIT
+    class Fencing(TransactionListener):
+        def execute(self, transaction: ListenerTransaction, message: Message, arg: Any) -> LocalTransactionState:  # noqa: ARG002
+            with engine.begin() as connection:
+                transaction.fence(connection)
+            return COMMIT
 
-    result = kit.producer(Answers(local=local), fence=fence).send_message_in_transaction(Message(topic, b"body"))
+    result = kit.producer(Fencing(), fence=fence).send_message_in_transaction(Message(topic, b"body"))
     kit.history.committed(result.transaction_id)
     assert EndState.ACCEPTED is (result.end.state if result.end else None)
     assert [b"body"] == kit.bodies(topic)
@@ -249,12 +252,12 @@ def test_async_database_style_delivers(kit: Kit, topic: str, tmp_path: Path) -> 
     sqlalchemy = pytest.importorskip("sqlalchemy")
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
-    from txcore import SqlFence  # noqa: PLC0415
+    from txcore import AsyncSqlFence  # noqa: PLC0415
 
     async def run() -> tuple[bytes, EndState | None]:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
-        fence = SqlFence(engine)
-        await fence.create()  # type: ignore[misc]
+        fence = AsyncSqlFence(engine)
+        await fence.create()
         producer = AsyncTransactionProducer(kit.backend, kit.group, fence=fence)
         async with producer.transaction(engine) as transaction:
             await transaction.connection.execute(sqlalchemy.text("CREATE TABLE orders (name TEXT)"))

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from txcore import EndState, HalfRefusedError, Message, TransactionStateError, UsageError
+from txcore.ids import TransactionId
 from txcore.records import Forced, OpKind
 from txcore_conformance.kit import COMMIT, ROLLBACK, UNKNOWN, Answers, Kit, Observed
 
 
-def _discarded(kit: Kit, topic: str, body: bytes = b"body") -> bytes:
+def _discarded(kit: Kit, topic: str, body: bytes = b"body") -> TransactionId:
     """Return the id of a half whose listener always answered UNKNOWN."""
     identity = kit.orphan(Message(topic, body)).transaction_id
     checker = kit.checker(Answers(UNKNOWN), check_max=2)
@@ -110,7 +111,7 @@ def test_only_parked_halves_are_resumed(kit: Kit, topic: str) -> None:
     with pytest.raises(TransactionStateError, match="pending"):
         operator.resume(pending)
     with pytest.raises(UsageError, match="knows no transaction"):
-        operator.resume(b"?" * 16)
+        operator.resume(TransactionId(b"?" * 16))
     kit.sweep(kit.checker(Answers(ROLLBACK)))
     with pytest.raises(TransactionStateError, match="finished"):
         operator.resume(pending)
@@ -166,11 +167,11 @@ def test_a_forced_decision_needs_a_reason_and_a_known_half(kit: Kit, topic: str)
     with pytest.raises(UsageError, match="reason"):
         kit.operator().commit(identity, "")
     with pytest.raises(UsageError, match="knows no transaction"):
-        kit.operator().rollback(b"?" * 16, "why not")
+        kit.operator().rollback(TransactionId(b"?" * 16), "why not")
     assert [] == kit.journey(identity).ops
 
 
-def _fenced(kit: Kit, topic: str, engine: Any, fence: Any, *, commits: bool) -> bytes:
+def _fenced(kit: Kit, topic: str, engine: Any, fence: Any, *, commits: bool) -> TransactionId:
     transaction = kit.hasty_producer(fence=fence).begin()
     transaction.publish(Message(topic, b"body"))
     with engine.connect() as connection:

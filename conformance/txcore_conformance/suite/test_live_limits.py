@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from txcore import HalfRefusedError, Message, MessageRejectedError
+from txcore.ids import TransactionId
 from txcore.port import Backend
 from txcore.records import LogKind, OpKind, ParkCode, Status
 from txcore_conformance import live_limits, raw
@@ -35,7 +36,7 @@ def _unique(name: str) -> str:
     return f"{name}-{secrets.token_hex(5)}"
 
 
-def _parked(kit: Kit, transaction_id: bytes) -> list[str]:
+def _parked(kit: Kit, transaction_id: TransactionId) -> list[str]:
     return [parked.code for parked in kit.journey(transaction_id).parked]
 
 
@@ -57,7 +58,7 @@ def test_two_targets_on_one_topic_arrive_unchanged(kit: Kit, topic: str) -> None
     assert {message.body for message in messages} == found.keys()
     for message in messages:
         headers = {name: value for name, value in found[message.body].headers.items() if not name.startswith("txcore-")}
-        assert {name: _raw(value) for name, value in message.headers.items()} == {
+        assert {name: _raw(value) for name, value in (message.headers or {}).items()} == {
             name: _raw(value) for name, value in headers.items()
         }
 
@@ -89,15 +90,15 @@ def test_a_message_that_its_topic_takes_not_is_refused_early_or_parked(kit: Kit,
     kit.history.topics.add(small)
     kit.orphan(Message(small, b"small"))
     kit.orphan(Message(topic, b"neighbour"))
+    identity = None
     try:
         identity = kit.orphan(Message(small, bytes(2 * LIMIT_BYTES))).transaction_id
     except (HalfRefusedError, MessageRejectedError) as error:
         print(f"refused early: {error}")
-        identity = b""
     kit.sweep(kit.checker(Answers(COMMIT)))
     kit.history.at_rest = True
     assert ([b"small"], [b"neighbour"]) == (kit.bodies(small), kit.bodies(topic))
-    if identity:
+    if identity is not None:
         assert [ParkCode.UNDELIVERABLE.value] == _parked(kit, identity)
 
 

@@ -31,12 +31,14 @@ def test_a_listener_that_answers_rollback_delivers_nothing(kit: Kit, topic: str)
     """A listener's ROLLBACK delivers nothing, after a single send and among commits of `send_many`."""
     producer = kit.producer(Answers(local=ROLLBACK))
     result = producer.send_message_in_transaction(Message(topic, b"single"))
-    assert (ROLLBACK, EndState.ACCEPTED) == (result.state, result.end.state if result.end else None)
+    assert (ROLLBACK, EndState.ACCEPTED) == (result.local_transaction_state, result.end.state if result.end else None)
     results = producer.send_many(
         [(Message(topic, b"%02d" % number), COMMIT if number % 2 else ROLLBACK) for number in range(40)]
     )
     for each in results:
-        (kit.history.committed if each.state is COMMIT else kit.history.rolled_back)(each.transaction_id)
+        (kit.history.committed if each.local_transaction_state is COMMIT else kit.history.rolled_back)(
+            each.transaction_id
+        )
     assert [b"%02d" % number for number in range(1, 40, 2)] == sorted(kit.bodies(topic))
 
 
@@ -44,7 +46,7 @@ def test_an_exception_in_the_block_sends_nothing(kit: Kit, topic: str, engine: A
     """After an exception in the block the database rolls back and no half is written."""
     import sqlalchemy  # noqa: PLC0415
 
-    identity = b""
+    identity = None
 
     def run() -> None:
         nonlocal identity
@@ -56,6 +58,7 @@ def test_an_exception_in_the_block_sends_nothing(kit: Kit, topic: str, engine: A
 
     with pytest.raises(ValueError, match="no"):
         run()
+    assert identity is not None
     assert [] == kit.journey(identity).halves
     assert [] == kit.bodies(topic)
     with engine.connect() as connection:

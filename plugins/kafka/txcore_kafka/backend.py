@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError
 from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
+from txcore.lifecycle import ClosedAtExit
 from txcore.port import Batch, Claim, never_done
 from txcore.records import (
     MARK_KINDS,
@@ -47,7 +48,7 @@ CHECKPOINT_KEY: Final = b"checkpoint"
 """The key of every checkpoint: compaction keeps the last record of each partition."""
 
 
-class KafkaBackend:
+class KafkaBackend(ClosedAtExit):
     """One Kafka cluster as a txcore backend. Thread safe; threads and connections start with the first call.
 
     A forked child that inherits a started backend must open its own.

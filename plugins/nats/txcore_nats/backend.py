@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
+from txcore.lifecycle import ClosedAtExit
 from txcore.port import Batch, Claim, failed
 from txcore.records import Capabilities, Checkpoint, HalfRecord, LogKind, Op, Outcome, Position, Resolution
 from txcore_nats.batches import Releaser
@@ -34,7 +35,7 @@ IDENTITY_BITS: Final = 64
 T = TypeVar("T")
 
 
-class NatsBackend:
+class NatsBackend(ClosedAtExit):
     """One NATS account with JetStream as a txcore backend. Thread safe; connects with the first call.
 
     A forked child that inherits a started backend must open its own.

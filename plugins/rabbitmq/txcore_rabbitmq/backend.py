@@ -22,6 +22,7 @@ from txcore.errors import (
     TxcoreError,
     UsageError,
 )
+from txcore.lifecycle import ClosedAtExit
 from txcore.port import Batch, Claim, failed
 from txcore.records import (
     RECORD_OVERHEAD_MAX,
@@ -59,7 +60,7 @@ DRAIN_POLL_S: Final = 0.01
 NONCE_BITS: Final = 128
 
 
-class RabbitmqBackend:
+class RabbitmqBackend(ClosedAtExit):
     """One RabbitMQ broker as a txcore backend. Thread safe; threads and connections start with the first call.
 
     Raises:

@@ -68,7 +68,7 @@ def test_discard_stores_the_parked_record_with_its_op(kit, backend):
 def test_refused_items_do_not_hurt_their_neighbours(kit, opened):
     """A half that is too large, of an unknown topic or partition is refused alone; the rest of the batch is stored."""
     backend = opened(auto_create=False, body_size_max=2_000)
-    backend.create_topic("created").result(5)
+    backend.create_topic("created")
     good = [kit.half() for _ in range(3)]
     large = kit.half(body=bytes(2_000 + RECORD_OVERHEAD_MAX))
     outcomes = kit.append(
@@ -92,7 +92,7 @@ def test_a_carried_copy_may_exceed_the_bound_on_halves(kit, opened):
 def test_a_release_to_an_unknown_topic_has_no_effect_at_all(kit, opened):
     """If one target is refused, none is published, all are reported missing and no op is written."""
     backend = opened(auto_create=False)
-    backend.create_topic("known").result(5)
+    backend.create_topic("known")
     half = kit.half(topics=("known", "unknown"))
     (outcome,) = kit.release(backend, kit.end(half))
     assert (outcome.status, outcome.missing) == (Status.REFUSED, (0, 1))
@@ -105,7 +105,7 @@ def test_a_topic_made_by_another_process_is_known_at_once(kit, opened):
     """A topic that another connection has created since the last transaction is found by the next one."""
     first, second = opened(auto_create=False), opened(auto_create=False)
     assert kit.append(first, kit.half(topics=("late",)))[0].status is Status.REFUSED
-    second.create_topic("late").result(5)
+    second.create_topic("late")
     assert kit.append(first, kit.half(topics=("late",)))[0].status is Status.DURABLE
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, ConfigError, TxcoreError, UsageError
+from txcore.lifecycle import ClosedAtExit
 from txcore.port import Batch, Claim, failed, resolved
 from txcore.records import (
     MARK_KINDS,
@@ -35,7 +36,7 @@ from txcore_sqlite.writer import Writer
 T = TypeVar("T")
 
 
-class SqliteBackend:
+class SqliteBackend(ClosedAtExit):
     """One file as a broker; implements `Backend`. Thread safe; several processes may use the file at once.
 
     Threads start with the first call that writes. A forked child that inherits a started backend must open its own.
@@ -86,9 +87,13 @@ class SqliteBackend:
         default = self.options.partitions
         return self._call(lambda connection, _: _ensure_group(connection, group, partition_count, default))
 
-    def create_topic(self, topic: str) -> Future[None]:
-        """Create a target topic; nothing happens when it exists. Needed only without `auto_create`."""
-        return self._call(lambda connection, _: _create_topic(connection, topic))
+    def create_topic(self, topic: str) -> None:
+        """Create a target topic, and wait for it; nothing happens when it exists. Needed only without `auto_create`.
+
+        Raises:
+            BackendTimeoutError, BackendUnavailableError: the file is locked for too long, or cannot be written.
+        """
+        self._call(lambda connection, _: _create_topic(connection, topic)).result()
 
     def append_halves(self, batch: Batch[HalfRecord]) -> None:
         """See `Backend.append_halves`.

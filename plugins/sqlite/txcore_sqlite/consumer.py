@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
@@ -111,6 +111,14 @@ class SqliteConsumer:
             self._next = None
         return is_stored
 
+    def __enter__(self) -> Self:
+        """Return this consumer, which is open already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close; see `close`."""
+        self.close()
+
     def close(self) -> None:
         """Let another consumer of the group take over at once; idempotent."""
         if self._is_closed:
@@ -193,11 +201,8 @@ def open_consumer(url: str, topic: str, group: str) -> SqliteConsumer:
     path, options = parse_path(url), parse_options(dict(parse_qsl(urlsplit(url).query)))
     if path is None:
         raise ConfigError(f"{url!r} is no sqlite:/// URL", key="url")
-    backend = SqliteBackend(path, options)
-    try:
-        backend.create_topic(topic).result()
-    finally:
-        backend.close().result()
+    with SqliteBackend(path, options) as backend:
+        backend.create_topic(topic)
     return SqliteConsumer(path, topic, group, options=options)
 
 

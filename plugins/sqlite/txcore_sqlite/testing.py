@@ -43,7 +43,7 @@ class SqliteHarness(Harness):
 
     def create_topic(self, topic: str) -> None:
         """See `Harness.create_topic`."""
-        self._admin.create_topic(topic).result()
+        self._admin.create_topic(topic)
 
     def read_topic(self, topic: str) -> Sequence[Delivered]:
         """See `Harness.read_topic`."""

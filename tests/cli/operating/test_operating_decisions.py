@@ -163,7 +163,7 @@ class TestForce:
         assert "REFUSED: the database says COMMIT; --override-fence goes against it" in squeezed(ran.output)
         assert (ran.status, kinds(world, with_row)) == (1, [])
         ran = world("commit", without, "--yes", *WHY, *NOW)
-        assert "will commit, in the listener's place; the fence has no row" in squeezed(ran.output)
+        assert "will publish its messages, in the listener's place; the fence has no row" in squeezed(ran.output)
         assert world("rollback", with_row, "--yes", *WHY, *NOW, "--override-fence").status == 0
         world.sweep_fenced(lambda: world.journey(with_row).final and world.journey(without).final)
         assert world.journey(without).final == OpKind.COMMIT

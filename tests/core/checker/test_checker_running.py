@@ -18,12 +18,15 @@ from txcore import (
     Message,
     TransactionListener,
     TransactionProducer,
+    port,
 )
 from txcore.checker.partition_owner import LOOK_SHARE
 from txcore.checker.partition_state import PartitionState
 from txcore.clock import SystemClock
+from txcore.errors import BackendUnavailableError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.memory import MemoryBackend, MemoryBroker, MemoryClaim
+from txcore.records import ClaimEvent, ClaimEventKind
 from txcore.runtime import instrumentation as names
 
 
@@ -339,6 +342,39 @@ def test_one_sweep_takes_every_step_of_a_judgement(backend_type, check_max, runn
         assert 3 * is_commit == len(broker.topics.get("t", ()))
 
 
+class LapsingClaim(MemoryClaim):
+    """A claim that is lost and assigned anew at one of its polls, as after a pause of its process."""
+
+    polls_left = 0
+
+    def poll(self):
+        events = super().poll()
+        self.polls_left -= 1
+        if self.polls_left:
+            return events
+        return [*events, ClaimEvent(ClaimEventKind.LOST, 0), ClaimEvent(ClaimEventKind.ASSIGNED, 0)]
+
+
+@pytest.mark.parametrize("polls", range(1, 6))
+def test_run_once_judges_the_halves_of_a_partition_that_was_assigned_anew(running_clock, monkeypatch, polls):
+    """A partition that is lost and assigned anew while `run_once` works is judged before `run_once` returns."""
+    broker = MemoryBroker(clock=running_clock)
+    backend, made = MemoryBackend(broker), []
+
+    def claim(group, member):
+        made.append(LapsingClaim(broker, backend.request, group, member))
+        return made[-1]
+
+    monkeypatch.setattr(backend, "claim", claim)
+    orphan(broker, running_clock)
+    checker = Checker(backend, "g", listener=Answers(LocalTransactionState.COMMIT), clock=running_clock)
+    assert (0, 1) == ((report := checker.run_once()).committed, report.pending)
+    running_clock.now_s += 10
+    made[0].polls_left = polls
+    report = checker.run_once()
+    assert (1, 0) == (report.committed, report.pending)
+
+
 class SilentClaim(MemoryClaim):
     """A claim whose broker never confirms that it was closed."""
 
@@ -360,6 +396,19 @@ def test_stopped_checker_ends_its_calls_when_the_end_of_its_claim_is_not_confirm
     checker.stop(timeout_s=0.05)
     assert checker._pool._is_closed
     assert 1 == len(observed.named(names.CHECKER_ERROR))
+
+
+@pytest.mark.parametrize("joins", [Checker.run_once, Checker.start])
+def test_checker_without_an_answer_about_its_group_raises_an_error_of_txcore(joins, monkeypatch):
+    """A backend that never answers about the group is reported as unavailable; the next call tries again."""
+    monkeypatch.setattr(port, "GROUP_TIMEOUT_S", 0.01)
+    backend = MemoryBackend(MemoryBroker())
+    checker = Checker(backend, "g", listener=Answers(LocalTransactionState.COMMIT))
+    with monkeypatch.context() as silent:
+        silent.setattr(backend, "ensure_group", lambda *_: Future())
+        with pytest.raises(BackendUnavailableError, match="no answer about group 'g'"):
+            joins(checker)
+    assert checker.run_once().partitions
 
 
 def test_a_check_that_outlasts_the_time_to_stop_ends_later_without_an_error(monkeypatch):

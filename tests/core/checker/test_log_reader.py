@@ -9,7 +9,7 @@ import pytest
 from txcore_conformance.oracle import journeys_of
 from txcore_conformance.owners import Owners, name_of
 
-from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionProducer
+from txcore import Checker, CheckPolicy, Limits, Message, Operator, TransactionListener, TransactionProducer
 from txcore import LocalTransactionState as State
 from txcore.errors import BackendTimeoutError, TransactionStateError
 from txcore.fence import FenceAnswer
@@ -27,7 +27,7 @@ SOON = CheckPolicy(immunity_s=5, interval_s=5)
 DAY_S = 86_400
 
 
-class Listener:
+class Listener(TransactionListener):
     """A listener with the test's answer for an id, else UNKNOWN; the local transaction returns its argument."""
 
     def __init__(self):
@@ -138,7 +138,7 @@ def test_a_resumed_half_stays_ended_after_a_restart_on_a_long_log(stage):
 def test_a_half_that_was_closed_meanwhile_is_not_carried(stage):
     """The owner appends no copy folded beyond the half's end, because its reader would miss that end."""
     transaction = stage.producer.begin()
-    transaction.publish(Message("t", b"h", check_policy=CheckPolicy(1_000, 5, 3)))
+    transaction.publish(Message("t", b"h", check_policy=CheckPolicy(immunity_s=1_000, interval_s=5, check_max=3)))
     transaction.prepare()
     for _ in range(30):
         stage.send(state=State.COMMIT)
@@ -373,7 +373,7 @@ def test_a_half_that_retention_took_is_parked_as_lost(kafka_like):
     stage = kafka_like
     first = stage.send(b"gone", immunity_s=DAY_S)
     ended = stage.producer.begin()
-    ended.publish(Message("t", b"ended", check_policy=CheckPolicy(DAY_S, 5, 3)))
+    ended.publish(Message("t", b"ended", check_policy=CheckPolicy(immunity_s=DAY_S, interval_s=5, check_max=3)))
     ended.prepare()
     checker = stage.checker()
     sweep(checker)
@@ -398,7 +398,7 @@ def test_a_parked_half_that_its_producer_ends_does_not_come_back(kafka_like):
     """A CLOSED record keeps an ended half off the list after retention took the half log and the op log."""
     stage = kafka_like
     transaction = stage.producer.begin()
-    transaction.publish(Message("t", b"late", check_policy=CheckPolicy(5, 5, 1)))
+    transaction.publish(Message("t", b"late", check_policy=CheckPolicy(immunity_s=5, interval_s=5, check_max=1)))
     transaction.prepare()
     checker = stage.checker()
     sweep(checker, 1)

@@ -206,5 +206,7 @@ def test_an_end_before_the_half_log_lost_its_beginning_closes_its_entry(monkeypa
 class Committed:
     """A fence that answers COMMIT for each transaction."""
 
+    is_async = False
+
     def check(self, identities, group, databases=None):
         return {identity: FenceReading(FenceAnswer.COMMIT) for identity in identities}

@@ -16,6 +16,8 @@ OTHER = b"o" * 16
 class Away:
     """A fence whose database does not answer; `asked` is called when it is asked."""
 
+    is_async = False
+
     def __init__(self):
         self.overridden = []
         self.answer = FenceAnswer.NO_ANSWER

@@ -6,7 +6,17 @@ import pytest
 from txcore_conformance.clocks import RunningClock
 from txcore_conformance.owners import Owners, name_of
 
-from txcore import Checker, CheckPolicy, Limits, LocalTransactionState, Message, Operator, TransactionProducer, wire
+from txcore import (
+    Checker,
+    CheckPolicy,
+    Limits,
+    LocalTransactionState,
+    Message,
+    Operator,
+    TransactionListener,
+    TransactionProducer,
+    wire,
+)
 from txcore.errors import TransactionStateError, UsageError
 from txcore.history.parked_entries import close_entry, closed_record
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults, MemoryBackend, MemoryBroker
@@ -18,7 +28,7 @@ POLICY = CheckPolicy(immunity_s=5, interval_s=5, check_max=1)
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 
 
-class Listener:
+class Listener(TransactionListener):
     """A listener with the answer that the test sets."""
 
     answer = UNKNOWN

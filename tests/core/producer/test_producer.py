@@ -161,7 +161,7 @@ class TestSendMany:
         producer = TransactionProducer(backend, "g", listener=Noting())
         bodies = [b"%04d" % n for n in range(WINDOW_COUNT + 500)]
         results = producer.send_many((Message("t", body), None) for body in bodies)
-        assert {(COMMIT, EndState.ACCEPTED)} == {(each.state, each.end.state) for each in results}
+        assert {(COMMIT, EndState.ACCEPTED)} == {(each.local_transaction_state, each.end.state) for each in results}
         assert [ids[body] for body in bodies] == [each.transaction_id for each in results]
         assert WINDOW_COUNT + 500 == len(broker.topics["t"])
 
@@ -199,7 +199,7 @@ class TestSendMany:
                 (Message("t", b"5"), None),
             ]
         )
-        states = [each.state.name for each in results]
+        states = [each.local_transaction_state.name for each in results]
         assert ["COMMIT", "UNKNOWN", "UNKNOWN", "ROLLBACK", "COMMIT"] == states
         assert isinstance(results[1].error, UsageError)
         assert boom is results[2].error
@@ -262,9 +262,9 @@ class TestSendMany:
         assert {EndState.ACCEPTED} == set(states[FIRST_COUNT:])
 
     def test_three_things_are_no_message(self, backend):
-        """An item that is not a pair raises ValueError, and no message of its list is sent."""
+        """An item that is not a pair raises UsageError, and no message of its list is sent."""
         producer = TransactionProducer(backend, "g", listener=Committing())
-        with pytest.raises(ValueError, match="too many values"):
+        with pytest.raises(UsageError, match=r"pairs \(message, arg\), not tuple"):
             producer.send_many([(Message("t", b"x"), None, "more")])
 
     def test_a_half_without_an_answer_holds_up_no_other(self, backend, broker, monkeypatch):
@@ -347,6 +347,61 @@ class TestSendMany:
         assert isinstance(results[-1].error, UsageError)
 
 
+class TestBothForms:
+    """`execute(transaction, message, arg)`, and RocketMQ's `execute_local_transaction(message, arg)`."""
+
+    def test_both_forms_get_the_transaction_of_their_result(self, backend):
+        """`execute` receives the transaction that `current_transaction` returns in RocketMQ's form."""
+        seen = []
+
+        class Ours(TransactionListener):
+            def execute(self, transaction, message, arg):
+                assert transaction is current_transaction()
+                seen.append((transaction.transaction_id, message.body, arg))
+                return COMMIT
+
+        class RocketMqs(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                seen.append((current_transaction().transaction_id, message.body, arg))
+                return COMMIT
+
+        for listener in (Ours(), RocketMqs()):
+            producer = TransactionProducer(backend, "g", listener=listener)
+            result = producer.send_message_in_transaction(Message("t", b"1"), "arg")
+            (of_many,) = producer.send_many([(Message("t", b"2"), "other")])
+            assert [(result.transaction_id, b"1", "arg"), (of_many.transaction_id, b"2", "other")] == seen
+            seen.clear()
+
+    def test_both_forms_of_asyncio_get_the_transaction_of_their_result(self, backend):
+        """The same for coroutines, whose transaction stays the current one when others run in between."""
+        seen = set()
+
+        class Ours(AsyncTransactionListener):
+            async def execute(self, transaction, message, arg):
+                await asyncio.sleep(0)
+                seen.add((transaction.transaction_id, arg))
+                return COMMIT
+
+        class RocketMqs(AsyncTransactionListener):
+            async def execute_local_transaction(self, message, arg):
+                await asyncio.sleep(0)
+                seen.add((current_transaction().transaction_id, arg))
+                return COMMIT
+
+        for listener in (Ours(), RocketMqs()):
+            producer = AsyncTransactionProducer(backend, "g", listener=listener)
+            results = asyncio.run(producer.send_many((Message("t", b""), number) for number in range(5)))
+            assert {(each.transaction_id, number) for number, each in enumerate(results)} == seen
+            seen.clear()
+
+    def test_a_listener_without_either_is_named(self, backend):
+        """A listener that defines neither form answers UNKNOWN, with an error that says what is missing."""
+        producer = TransactionProducer(backend, "g", listener=TransactionListener())
+        result = producer.send_message_in_transaction(Message("t", b""))
+        assert LocalTransactionState.UNKNOWN is result.local_transaction_state
+        assert "TransactionListener has no execute(transaction, message, arg)" == str(result.error)
+
+
 class TestMisuse:
     def test_a_listener_is_needed_for_the_listener_style(self, producer):
         """Sending without a listener raises an error that names the parameter."""
@@ -404,3 +459,14 @@ class TestMisuse:
         backend.close().result()
         with pytest.raises(Exception, match="closed"):
             transaction.prepare()
+
+
+def test_listener_of_another_class_is_refused(backend):
+    """A class that only has RocketMQ's methods is refused when the producer is made, not after its first half."""
+
+    class Ported:
+        def execute_local_transaction(self, message, arg):
+            """Never called."""
+
+    with pytest.raises(ConfigError, match=r"derives from TransactionListener, for .*; not Ported$"):
+        TransactionProducer(backend, "orders", listener=Ported())

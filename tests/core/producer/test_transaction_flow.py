@@ -160,7 +160,7 @@ class TestPrepare:
     def test_a_connection_without_a_fence_is_refused_and_may_be_tried_again(self, transaction, context):
         """A connection without a fence is refused, and the transaction stays open."""
         context.fence = None
-        with pytest.raises(TransactionStateError, match="made with fence="):
+        with pytest.raises(TransactionStateError, match="with fence=SqlFence"):
             next(flow.prepare(transaction, object()))
         assert Phase.OPEN is transaction.phase
 
@@ -283,7 +283,7 @@ class TestEnd:
 
     def test_an_end_before_prepare_is_refused(self, transaction):
         """An end before prepare raises an error that names the transaction's state."""
-        with pytest.raises(TransactionStateError, match="is open, not prepared"):
+        with pytest.raises(TransactionStateError, match="is open, not prepared: its messages are stored nowhere"):
             next(end(transaction, OpKind.COMMIT))
 
     @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ print("done")
 
 
 class Listener:
-    def execute_local_transaction(self, message, arg):
+    def execute(self, transaction, message, arg):
         raise AssertionError("the driver calls it")
 
 
@@ -360,7 +360,7 @@ class TestListenerStyle:
     def send(self, context):
         """Return the flow of one message, and its transaction."""
         transaction = transactions.begin(context)
-        message = Message("a", b"1", check_policy=CheckPolicy(9, 4, 2))
+        message = Message("a", b"1", check_policy=CheckPolicy(immunity_s=9, interval_s=4, check_max=2))
         return send_in_transaction(transaction, Listener(), message, "arg"), transaction
 
     def test_the_listener_runs_between_half_and_end(self, unfenced, by_hand):
@@ -368,13 +368,13 @@ class TestListenerStyle:
         steps, transaction = self.send(unfenced)
         half = next(steps)
         call = steps.send(DURABLE)
-        assert "execute_local_transaction" == called(call)
-        assert (b"1", "arg") == (call.args[0].body, call.args[1])
+        assert "execute" == called(call)
+        assert (transaction, b"1", "arg") == (call.args[0], call.args[1].body, call.args[2])
         assert transaction is transactions.current_transaction()
         resolution = steps.send(COMMIT)
         result = by_hand.run_to_end(steps, DURABLE)
         assert OpKind.COMMIT == resolution.op.kind
-        assert (COMMIT, EndState.ACCEPTED, None) == (result.state, result.end.state, result.error)
+        assert (COMMIT, EndState.ACCEPTED, None) == (result.local_transaction_state, result.end.state, result.error)
         decoded = wire.decode_half(half.body)
         assert (9_000, 4_000, 2, False) == (
             decoded.immunity_ms,
@@ -385,7 +385,7 @@ class TestListenerStyle:
 
     def test_outside_the_listener_there_is_no_current_transaction(self):
         """Outside the listener, `current_transaction` raises an error that names the place where it works."""
-        with pytest.raises(TransactionStateError, match="only inside execute_local_transaction"):
+        with pytest.raises(TransactionStateError, match="only inside a listener"):
             transactions.current_transaction()
 
     def test_a_flow_that_is_dropped_takes_no_other_current_transaction(self, unfenced):
@@ -428,7 +428,7 @@ class TestListenerStyle:
         next(steps)
         steps.send(DURABLE)
         result = by_hand.run_to_end(steps, LocalTransactionState.UNKNOWN)
-        assert (LocalTransactionState.UNKNOWN, None, None) == (result.state, result.end, result.error)
+        assert (LocalTransactionState.UNKNOWN, None, None) == (result.local_transaction_state, result.end, result.error)
 
     def test_an_exception_is_not_a_rollback(self, unfenced, by_hand):
         """A listener's exception is UNKNOWN and writes nothing, because the database may have committed (R5)."""
@@ -437,7 +437,8 @@ class TestListenerStyle:
         steps.send(DURABLE)
         error = ValueError("after the commit")
         result = by_hand.throw_to_end(steps, error)
-        assert (LocalTransactionState.UNKNOWN, None, error) == (result.state, result.end, result.error)
+        assert LocalTransactionState.UNKNOWN is result.local_transaction_state
+        assert (None, error) == (result.end, result.error)
 
     @pytest.mark.parametrize("answer", [None, True, "COMMIT"])
     def test_an_answer_of_another_type_is_unknown(self, unfenced, by_hand, answer):
@@ -446,7 +447,7 @@ class TestListenerStyle:
         next(steps)
         steps.send(DURABLE)
         result = by_hand.run_to_end(steps, answer)
-        assert LocalTransactionState.UNKNOWN is result.state
+        assert LocalTransactionState.UNKNOWN is result.local_transaction_state
         assert isinstance(result.error, TransactionStateError)
 
     def test_a_fenced_listener_that_forgot_its_row_is_vouched_for(self, context, by_hand):
@@ -484,7 +485,7 @@ class TestListenerStyle:
         steps.send(DURABLE)
         steps.send(COMMIT)
         result = by_hand.throw_to_end(steps, error)
-        assert (COMMIT, state) == (result.state, result.end.state)
+        assert (COMMIT, state) == (result.local_transaction_state, result.end.state)
 
 
 class TestDatabaseStyle:

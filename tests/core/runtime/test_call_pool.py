@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -32,6 +33,38 @@ def stuck_in(pool, release):
     job = pool.submit(Call(hang))
     assert started.wait(WAIT_S)
     return job
+
+
+@pytest.fixture
+def event_loop():
+    """An event loop that runs in another thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+class Later:
+    """An awaitable that is no coroutine, as compiled code and some libraries return."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __await__(self):
+        yield from asyncio.sleep(0).__await__()
+        return self.value
+
+
+@pytest.mark.parametrize("make", [lambda: asyncio.sleep(0, 3), lambda: Later(3)])
+def test_any_awaitable_is_awaited_on_the_event_loop(event_loop, make):
+    """A listener may return an awaitable of any kind; without an event loop each kind is refused."""
+    assert 3 == CallPool(event_loop=event_loop).submit(Call(make)).future.result(WAIT_S)
+    error = CallPool().submit(Call(make)).future.exception(WAIT_S)
+    assert isinstance(error, TypeError)
+    assert "event_loop" in str(error)
 
 
 def test_a_call_gives_its_value_or_its_error():

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
+from txcore import wire
 from txcore.clock import SystemClock, system_randomness
 from txcore.errors import UsageError
-from txcore.ids import SHARE, STAY_MS, IdFactory, born_ms, first_id_at, id_text, parse_id, partition_of
+from txcore.history.journey import Journey
+from txcore.ids import (
+    SHARE,
+    STAY_MS,
+    IdFactory,
+    TransactionId,
+    born_ms,
+    first_id_at,
+    id_text,
+    known_id,
+    parse_id,
+    partition_of,
+)
+from txcore.message import LocalTransactionState
+from txcore.records import Half
+from txcore.results import EndResult, EndState, TransactionSendResult
 
 
 def test_ids_of_one_factory_ascend_within_a_millisecond(clock, randomness):
@@ -130,3 +150,72 @@ def test_partitions_share_the_ids_out():
     for _ in range(4_000):
         counts[partition_of(factory.new(), 4)] += 1
     assert min(counts) > 800
+
+
+class TestTransactionId:
+    TEXT = "0190b6f0-0000-7000-8000-0000000000fe"
+    ID = TransactionId.parse(TEXT)
+
+    def test_it_prints_as_the_text(self):
+        """`str`, f-strings with and without a width, `%s` and `decode` give the text; `repr` names the class."""
+        assert [self.TEXT] * 4 == [str(self.ID), f"{self.ID}", "%s" % self.ID, self.ID.decode()]  # noqa: UP031
+        assert f"{self.TEXT}    " == f"{self.ID:40}"
+        assert f"TransactionId('{self.TEXT}')" == repr(self.ID)
+
+    def test_it_is_its_bytes(self):
+        """Equality, hash, order and length are those of the 16 bytes; `bytes` gives them without the type."""
+        raw = bytes(self.ID)
+        assert type(raw) is bytes
+        assert (self.ID, {self.ID}, 16) == (raw, {raw}, len(self.ID))
+        assert self.ID < TransactionId.parse(self.TEXT.replace("fe", "ff"))
+        assert self.ID == known_id(raw) == TransactionId(raw)
+
+    def test_it_is_parsed_in_every_spelling(self):
+        """Upper case and a text without hyphens are the same id."""
+        spellings = [self.TEXT.upper(), self.TEXT.replace("-", "")]
+        assert [self.ID] * 2 == [TransactionId.parse(each) for each in spellings]
+
+    @pytest.mark.parametrize("value", ["nonsense", "", None, 5, bytes(16)])
+    def test_a_value_that_is_no_text_of_an_id_is_refused(self, value):
+        """`parse` refuses everything else with one error, which repeats the value."""
+        with pytest.raises(UsageError, match="is not a transaction id") as raised:
+            TransactionId.parse(value)
+        assert repr(value) in str(raised.value)
+
+    @pytest.mark.parametrize("value", [b"", bytes(15), bytes(17), TEXT, None, 16])
+    def test_only_16_bytes_make_one(self, value):
+        """The constructor takes 16 bytes, and names `parse` for a text."""
+        with pytest.raises(UsageError, match=r"has 16 bytes, not .*; TransactionId\.parse reads its text"):
+            TransactionId(value)
+
+    def test_it_knows_when_it_was_made(self, clock, randomness):
+        """`born_ms` is the wall clock of the producer when the transaction began."""
+        assert clock.wall_ms() == TransactionId(IdFactory(clock, randomness).new()).born_ms
+
+    def test_copies_have_the_type(self):
+        """A copy, a deep copy and an unpickled one are TransactionIds."""
+        made = [copy.copy(self.ID), copy.deepcopy(self.ID), pickle.loads(pickle.dumps(self.ID))]
+        assert [repr(self.ID)] * 3 == [repr(each) for each in made]
+
+    def test_json_and_msgspec_take_it_with_their_hooks(self):
+        """`default=str` of json and `enc_hook=str` of msgspec write the text; `dec_hook` reads it."""
+        assert f'"{self.TEXT}"' == json.dumps(self.ID, default=str)
+        written = msgspec.json.encode(EndResult(EndState.ACCEPTED, self.ID), enc_hook=str)
+        assert {"state": "ACCEPTED", "transaction_id": self.TEXT, "error": None} == json.loads(written)
+        assert self.ID == msgspec.convert(self.TEXT, TransactionId, dec_hook=lambda kind, text: kind.parse(text))
+
+    def test_records_take_it(self):
+        """A half with a TransactionId has the same bytes on the wire as one with plain bytes."""
+        halves = [Half(1, each, "g", 0, 0, 0, 0, 0, 0, False, "p", []) for each in (self.ID, bytes(self.ID))]
+        assert 1 == len({wire.encode_half(half) for half in halves})
+
+    def test_results_print_on_one_line(self):
+        """Results show ids as text and states by their names."""
+        end = EndResult(EndState.ACCEPTED, self.ID)
+        shown = f"EndResult(state=EndState.ACCEPTED, transaction_id=TransactionId('{self.TEXT}'), error=None)"
+        assert (shown, f"ACCEPTED {self.TEXT}") == (repr(end), str(end))
+        sent = TransactionSendResult(self.ID, LocalTransactionState.COMMIT, end)
+        assert "local_transaction_state=LocalTransactionState.COMMIT, end=EndResult(" in repr(sent)
+        assert repr(Journey(self.ID, 3)) == (
+            f"Journey(TransactionId('{self.TEXT}'), partition=3, generation=-1, state='unknown')"
+        )

@@ -317,7 +317,7 @@ def test_an_absurd_field_inside_a_message_is_named():
 )
 def test_a_producer_writes_only_what_its_own_reader_takes(immunity_s, interval_s, check_max, wall_ms):
     """The reader accepts a producer's half with any policy and any clock."""
-    policy = CheckPolicy(immunity_s, interval_s, check_max)
+    policy = CheckPolicy(immunity_s=immunity_s, interval_s=interval_s, check_max=check_max)
     half = msgspec.structs.replace(
         SOME_HALF,
         born_ms=wall_ms,

@@ -18,7 +18,7 @@ from txcore.fence import FenceReading
 from txcore.history.force_rules import REASON_TEXT
 from txcore.history.journey import Journey
 from txcore.history.log_survey import Survey
-from txcore.ids import id_text
+from txcore.ids import TransactionId, id_text
 from txcore.operator import formatting, selection, to_json
 from txcore.operator.awaited import Awaited
 from txcore.operator.plan import Plan, Step, Verb, is_doubtful, plan
@@ -222,7 +222,7 @@ class _Decision:
     def _show(self, plans: Sequence[Plan]) -> None:
         for each in plans[:SHOWN_MAX]:
             journey = each.journey
-            state = to_json.state_of(journey)
+            state = journey.state
             code = f" {journey.parked_as.code}" if journey.parked_as is not None else ""
             old = formatting.age(selection.age_s(journey, now_ms()))
             topics = " ".join(selection.topics_in(journey)) or "-"
@@ -328,7 +328,7 @@ class _Decision:
             raise
 
     def _report_ends(
-        self, survey: Survey, plans: Mapping[bytes, Plan], ends: Iterator[EndResult], since_s: float
+        self, survey: Survey, plans: Mapping[TransactionId, Plan], ends: Iterator[EndResult], since_s: float
     ) -> None:
         with self._screen.bar(len(plans), "waiting for the checker") as advance:
             for end in ends:
@@ -365,7 +365,7 @@ class _Decision:
             "transaction_id": id_text(each.journey.transaction_id),
             "short_id": selection.short_id(each.journey.transaction_id),
             "action": self._asked.verb.value,
-            "state": to_json.state_of(each.journey),
+            "state": each.journey.state,
             "fence": to_json.fence(each.reading),
             "result": result or each.step.value,
             "text": text or each.text,

@@ -24,7 +24,7 @@ from txcore.cli.operating.place import (
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
 from txcore.history.resuming import resumable_id
-from txcore.ids import born_ms, first_id_at, id_text
+from txcore.ids import TransactionId, born_ms, first_id_at, id_text
 from txcore.operator import formatting
 
 if TYPE_CHECKING:
@@ -182,8 +182,27 @@ def prune(
     _show_prune(screen, pruned)
 
 
+def ddl(
+    dialect: Annotated[str, typer.Option("--dialect", metavar="NAME", help="postgresql, mysql, mariadb or sqlite.")],
+    table: Annotated[str, typer.Option("--table", metavar="NAME", help="Name of the fence table.")] = "txcore_tx",
+    inbox: Annotated[
+        str, typer.Option("--inbox", metavar="NAME", help="Print the tables of this inbox instead, not the fence's.")
+    ] = "",
+) -> None:
+    """Print the statements that create the fence's tables, for psql, mysql or sqlite3. Connects to nothing.
+
+    Exit code: 0 done, 2 misuse.
+    """
+    from txcore.inbox import Inbox  # noqa: PLC0415 - both need SQLAlchemy
+    from txcore.sqlfence import SqlFence  # noqa: PLC0415
+
+    for statement in Inbox.ddl(dialect, table=inbox) if inbox else SqlFence.ddl(dialect, table=table):
+        typer.echo(f"{statement};\n")
+
+
 for _command in (create, identity, adopt, stats, prune):
     app.command(_command.__name__)(at_place(_command))
+app.command("ddl")(ddl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +302,7 @@ class _Closed:
         return self._finished.intersection(ids) | (sent - self._undecided)
 
 
-def _undecided(session: Session) -> set[bytes]:
+def _undecided(session: Session) -> set[TransactionId]:
     """Return the ids of a group's halves that are pending or parked.
 
     Only the whole logs show the state of an entry. That one read decides about it: it may have been resumed since the

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from txcore.port import Backend
     from txcore.sqlfence import SqlFence
 
-CLOSE_TIMEOUT_S: Final = 5.0
 CONNECT_TIMEOUT_S: Final = 5
 TABLE: Final = "txcore_tx"
 FILE_NAME: Final = "txcore.toml"
@@ -208,8 +207,7 @@ def open_session(
     if not may_create:
         require_file(address.broker, "broker")
     fence = stack.enter_context(open_fence(address)) if address.database else None
-    backend = connect(address.broker)
-    stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(2 * CLOSE_TIMEOUT_S))
+    backend = stack.enter_context(connect(address.broker))
     by = acting_name(place)
     operator = Operator(backend, address.group, by=by, on_progress=screen.reading)
     return Session(address, by, screen, backend, operator, fence)

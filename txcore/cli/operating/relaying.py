@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from txcore.cli.operating.place import CLOSE_TIMEOUT_S, Place, at_place, require_file, the_address
+from txcore.cli.operating.place import Place, at_place, require_file, the_address
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
 from txcore.operator import formatting
@@ -70,8 +70,7 @@ def _opened(place: Place, layout: str, columns: Sequence[str]) -> Iterator[Relay
     with ExitStack() as stack:
         engine = open_engine(address.database, DatabaseSection(connections_max=3))
         stack.callback(engine.dispose)
-        backend = connect(address.broker)
-        stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(2 * CLOSE_TIMEOUT_S))
+        backend = stack.enter_context(connect(address.broker))
         yield Relay(backend, address.group, engine, table=address.table, layout=chosen)
 
 

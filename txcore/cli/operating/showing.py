@@ -69,7 +69,7 @@ class _Page:
 
     def _head(self) -> None:
         journey, half = self._journey, self._half
-        state = to_json.state_of(journey)
+        state = journey.state
         self._screen.say(f"{id_text(journey.transaction_id)}  {state.upper()}", STATE_STYLES.get(state, ""))
         if half is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -51,10 +52,8 @@ def verify(place: Place) -> None:
     with opened(place, screen) as session:
 
         def look() -> int:
-            with screen.busy():
-                survey = session.operator.look()
-                survey.close()
-            return survey.partition_count
+            with screen.busy(), closing(session.operator.look()) as survey:
+                return survey.partition_count
 
         count = _verified(session, look)
     _show(screen, session, count)

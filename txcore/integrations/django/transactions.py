@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from django.db import connections, transaction
 
+from txcore.connections import DatabaseConnection
 from txcore.errors import UsageError
 from txcore.integrations.django.runtime import runtime
 from txcore.integrations.releasing import release
@@ -39,7 +39,7 @@ class Outgoing:
         self._core.publish(message)
         self._has_messages = True
 
-    def prepare(self, connection: Any) -> None:
+    def prepare(self, connection: DatabaseConnection) -> None:
         """Make the half durable in the open transaction of *connection*, if a message was published."""
         if self._has_messages:
             self._core.prepare(connection)

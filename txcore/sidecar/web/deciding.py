@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from txcore.operator import to_json
 from txcore.operator.plan import Step, Verb, fence_text, is_doubtful
 from txcore.operator.selection import topics_in
 from txcore.sidecar.web import views
@@ -100,7 +99,7 @@ class Deciding:
             kind=views.KINDS[verb],
             back=views.transaction_path(group, canonical(case)),
             transaction_id=canonical(case),
-            state_name=to_json.state_of(journey),
+            state_name=journey.state,
             topics=", ".join(topics_in(journey)) or views.NOTHING,
             fence_text=fence_text(journey, case.asked.reading),
             consequence=views.plain(each.text),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from txcore.errors import TxcoreError, UsageError
 from txcore.history.journey import Journey
-from txcore.ids import id_text
-from txcore.operator import selection, to_json
+from txcore.ids import TransactionId, id_text
+from txcore.operator import selection
 from txcore.operator.lookup import Asked, find
 from txcore.operator.operator import Operator
 from txcore.operator.plan import Plan, Step, Verb, plan
@@ -59,9 +59,7 @@ class Case:
         """The state that a decision is based on; a form sends it back, so that the desk refuses it after a change."""
         journey, reading = self.journey, self.asked.reading
         said = reading.answer.value if reading is not None else "-"
-        return f"{to_json.state_of(journey)} {journey.generation} {journey.discarded_generation} {said}".replace(
-            " ", "."
-        )
+        return f"{journey.state} {journey.generation} {journey.discarded_generation} {said}".replace(" ", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,7 @@ class Desk:
         with self._reading(runner) as backend, self._acting:
             operator = Operator(backend, group, by=decision.by, clock=self._sidecar.clock)
             try:
-                case = self._case(runner, operator.show(bytes.fromhex(wanted.digits)))
+                case = self._case(runner, operator.show(TransactionId.parse(wanted.digits)))
             except UsageError as error:
                 raise DeskError(404, str(error)) from error
             text = self._act(operator, case, decision)
