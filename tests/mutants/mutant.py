@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 FOLDER = Path(__file__).parent
 
@@ -30,6 +33,26 @@ class Mutant:
     patch: Callable[[], AbstractContextManager[object]]
     killed_by: str
     broker: str = ""
+
+
+def replaced(place: str, name: str, make: Callable[[Any], Any]) -> Callable[[], AbstractContextManager[None]]:
+    """Return a patch of a driver's module, which it imports only when it is applied.
+
+    Args:
+        place: A module, or a class of one as `module:Class`.
+        name: The function or property to replace.
+        make: Gets the original and returns its replacement.
+    """
+
+    @contextlib.contextmanager
+    def patch() -> Iterator[None]:
+        module, _, owner = place.partition(":")
+        found = importlib.import_module(module)
+        target = getattr(found, owner) if owner else found
+        with mock.patch.object(target, name, make(getattr(target, name))):
+            yield
+
+    return patch
 
 
 def all_mutants() -> list[Mutant]:

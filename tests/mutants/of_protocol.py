@@ -33,7 +33,8 @@ MUTANTS = [
         "parked-entry-left-open",
         "The final op of a resumed half closes its entry among the parked ones.",
         lambda: mock.patch.object(finish, "closed_record", return_value=b""),
-        "tests/core/history/test_parked_entries.py::test_a_resumed_half_that_ended_does_not_come_back",
+        "tests/core/history/test_parked_entries.py::"
+        "test_a_resumed_half_that_ended_does_not_come_back[kafka-like-LocalTransactionState.COMMIT-1]",
     ),
     Mutant(
         "numbers-without-ranges",
@@ -52,7 +53,7 @@ MUTANTS = [
         "demo-without-causes",
         "The demo's verdict allows a second copy for each attempt that was killed.",
         lambda: mock.patch("txcore_conformance.demo.verdict._header", return_value=""),
-        "tests/cli/test_demo_verdict.py::test_each_killed_attempt_may_leave_a_copy",
+        "tests/cli/test_demo_verdict.py::test_each_killed_attempt_may_leave_a_copy[copies1-dead1]",
     ),
     Mutant(
         "identity-repeats",
@@ -64,6 +65,6 @@ MUTANTS = [
         "message-reserved-header-sent",
         "A header that txcore reserves is refused by name.",
         lambda: mock.patch.object(message, "_validate_headers"),
-        "tests/core/vocabulary/test_message.py::test_a_message_is_rejected_with_the_rule_it_breaks",
+        "tests/core/vocabulary/test_message.py::test_a_message_is_rejected_with_the_rule_it_breaks[a header of ours]",
     ),
 ]

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from importlib import import_module
-from unittest import mock
-
-from mutant import Mutant
+from mutant import Mutant, replaced
 
 from txcore.records import Status
 
 TARGETS, LOGS, LOCKS = (f"plugins/rabbitmq/tests/test_{name}.py::" for name in ("targets", "logs", "locks"))
-
-
-def replaced(owner, name, make):
-    """Return a patch of one method; *make* gets the original."""
-
-    @contextlib.contextmanager
-    def patch():
-        found = getattr(import_module("txcore_rabbitmq.releasing"), owner)
-        with mock.patch.object(found, name, make(getattr(found, name))):
-            yield
-
-    return patch
 
 
 def mark_at_once(self, group, partition, op, future, deadline_s):
@@ -36,25 +20,20 @@ def send_unasked(self, sending, unknown):
     self._publisher.start(sending)
 
 
-@contextlib.contextmanager
-def lock_kept_for_ever():
-    """Count no refused lock as lost."""
-    with mock.patch.object(import_module("txcore_rabbitmq.locks").Locks, "_note_refusal"):
-        yield
-
-
 MUTANTS = [
     Mutant(
         "rabbitmq-lock-of-dead-node",
         "A lock that no live connection can hold is replaced by its substitute.",
-        lock_kept_for_ever,
+        replaced("txcore_rabbitmq.locks:Locks", "_note_refusal", lambda _: lambda *_: None),
         LOCKS + "test_a_lock_that_is_refused_for_long_is_replaced",
     ),
     Mutant(
         "rabbitmq-refused-is-stored",
         "A target that no queue took is missing, and no op is written.",
         replaced(
-            "Release", "target_ended", lambda ended: lambda self, index, *_: ended(self, index, Status.DURABLE, None)
+            "txcore_rabbitmq.releasing:Release",
+            "target_ended",
+            lambda ended: lambda self, index, *_: ended(self, index, Status.DURABLE, None),
         ),
         TARGETS + "test_a_queue_deleted_after_the_half_was_stored_is_refused",
         "rabbitmq",
@@ -62,14 +41,14 @@ MUTANTS = [
     Mutant(
         "rabbitmq-mark-overtakes",
         "A mark comes after every op that was queued before it.",
-        replaced("Releaser", "mark", lambda _: mark_at_once),
+        replaced("txcore_rabbitmq.releasing:Releaser", "mark", lambda _: mark_at_once),
         LOGS + "test_ops_share_records_and_a_tick_comes_alone_after_them",
         "rabbitmq",
     ),
     Mutant(
         "rabbitmq-targets-not-asked-for",
         "A half is stored only when its targets are known to exist.",
-        replaced("Releaser", "_send_when_found", lambda _: send_unasked),
+        replaced("txcore_rabbitmq.releasing:Releaser", "_send_when_found", lambda _: send_unasked),
         TARGETS + "test_missing_queue_and_missing_exchange_refuse_the_half",
         "rabbitmq",
     ),

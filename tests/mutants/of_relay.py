@@ -48,7 +48,7 @@ MUTANTS = [
         "relay-counts-outages",
         "Only a target's own refusal counts as a try.",
         replaced("_is_verdict", lambda _: True),
-        TESTS + "test_backend_that_did_not_take_it_for_an_outage_is_an_outage",
+        TESTS + "test_backend_that_did_not_take_it_for_an_outage_is_an_outage[down]",
     ),
     Mutant(
         "relay-never-rests",
