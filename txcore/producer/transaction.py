@@ -6,6 +6,7 @@ import contextvars
 import enum
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, overload
 
 import msgspec
@@ -23,7 +24,6 @@ from txcore.producer.group_join import Joining
 from txcore.records import Half, HalfRecord, OpKind, TargetMessage
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
-from txcore.runtime.commands import Call
 from txcore.runtime.instrumentation import ProducerReporter
 
 ENOUGH_COUNT: Final = 8
@@ -155,16 +155,16 @@ class LocalTransaction(msgspec.Struct):
         if fence is None:
             raise TransactionStateError("this producer has no fence; make it with a SqlFence or an AsyncSqlFence")
         expected = () if self.database in {b"", NO_DATABASE} else ((), self.database)
-        call = Call(fence.insert, (connection, self.identity, self.context.group, *expected))
+        insert: Callable[[], Any] = partial(fence.insert, connection, self.identity, self.context.group, *expected)
         if fence.is_async:
-            return self._fence_awaited(call)
+            return self._fence_awaited(insert)
         self.must_look = True
-        inserted: None = call.function(*call.args)  # the simulator's fence has a generator here
+        inserted: None = insert()  # the simulator's fence has a generator here
         return inserted
 
-    async def _fence_awaited(self, insert: Call) -> None:
+    async def _fence_awaited(self, insert: Callable[[], Awaitable[None]]) -> None:
         self.must_look = True  # not before: a coroutine that is never awaited is a forgotten fence
-        await insert.function(*insert.args)
+        await insert()
 
 
 current: Final[contextvars.ContextVar[LocalTransaction | None]] = contextvars.ContextVar("txcore", default=None)
