@@ -234,8 +234,9 @@ def test_harnesses_that_make_topics_at_once_keep_each_others(atomic_harness):
         other.stop()
 
 
-def test_a_producer_frozen_for_longer_than_finals_are_kept_publishes_nothing(atomic, monkeypatch):
+def test_a_producer_frozen_for_longer_than_finals_are_kept_publishes_nothing(private_atomic, monkeypatch):
     """A producer's late COMMIT is TOO_LATE and publishes nothing, although its ROLLBACK was purged from the op log."""
+    atomic = private_atomic
     topic = atomic.topic()
     transaction = atomic.orphan(txcore.Message(topic, b"rolled back"))
     atomic.sweep(atomic.checker(Answers(ROLLBACK)))
