@@ -13,6 +13,7 @@ from txcore.checker import in_hand
 from txcore.checker.decide import Decision, Pending, decide
 from txcore.checker.immunity import kept_by_copy
 from txcore.checker.look_back import learn_journals
+from txcore.checker.partition_state import NOWHERE
 from txcore.checker.tenure import Tenure
 from txcore.records import Half, HalfRecord, Status
 from txcore.runtime import instrumentation as names
@@ -75,10 +76,12 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
     """Return a copy of *half* with its journal folded in as far as this owner knows it.
 
     A copy holds no request of an operator, so its journal begins at an open one. Nor does it hold ops that wait for
-    a generation which was not read yet: it begins before them.
+    a generation which was not read yet: it begins before them. Nor ops that retention has removed unread.
     """
     state, extras = tenure.state, pending.extras
     folded_to, token = -1 if state.op_read is None else state.op_read, state.token
+    if tenure.logs.gap.may_hide_ops_of(pending):
+        folded_to, token = extras.copied_from or NOWHERE
     for place in (extras.force_at, state.waiting_from(pending.transaction_id)):
         if place is not None and place[0] <= folded_to:
             folded_to, token = place

@@ -17,10 +17,12 @@ class CoverageGap:
         self._before_ms: float | None = None
         self._is_open = False
         self._found_s = 0.0
+        self._kept_from = math.inf
 
-    def begin(self) -> None:
-        """Note that the op log begins later than it was to be read from."""
+    def begin(self, kept_from: int | None) -> None:
+        """Note that the op log begins at *kept_from*, later than it was to be read from; None where it is empty."""
         self._is_open, self._found_s = True, self._tenure.context.clock.elapsed_s()
+        self._kept_from = math.inf if kept_from is None else kept_from
 
     def end(self, appended_ms: int | None) -> None:
         """Note when the first record with ops was stored; only that of the first one after a gap counts."""
@@ -31,10 +33,10 @@ class CoverageGap:
     def mark(self, pending: Pending) -> None:
         """Have a half parked whose ops retention may have eaten: its end may be among the lost ones.
 
-        A fenced half needs no mark: its fence knows how it ended. Nor does a half that is younger than the retention of
-        ops: only older ops were eaten.
+        A fenced half needs no mark: its fence knows how it ended. Nor does a copy that holds all that was eaten of its
+        journal, nor a half that is younger than the retention of ops: only older ops were eaten.
         """
-        if pending.extras.park is None and self._may_lack_ops(pending):
+        if pending.extras.park is None and self.may_hide_ops_of(pending):
             reason = "the op log begins after this half was born, and no checkpoint covers it"
             pending.note(park=(ParkCode.COVERAGE_GAP, reason))
 
@@ -43,11 +45,15 @@ class CoverageGap:
         if self._is_open or self._before_ms is None:
             return self._is_open
         tenure = self._tenure
-        return tenure.is_replaying or any(self._may_lack_ops(pending) for pending in tenure.state.pending.values())
+        return tenure.is_replaying or any(self.may_hide_ops_of(pending) for pending in tenure.state.pending.values())
 
-    def _may_lack_ops(self, pending: Pending) -> bool:
-        if self._before_ms is None or pending.terms.fenced or pending.decision or pending.generation:
+    def may_hide_ops_of(self, pending: Pending) -> bool:
+        """Return whether the end of a half that has no fence may be among the lost ops."""
+        if self._before_ms is None or pending.terms.fenced or pending.decision:
             return False
+        begins = pending.extras.copied_from
+        if pending.generation if begins is None else begins[0] >= self._kept_from:
+            return False  # an operator resumed what was parked, or a copy holds what is gone
         tenure = self._tenure
         if not (pending.was_replayed and tenure.has_server_time):
             # Wall clocks of different machines cannot be compared, so every replayed half counts.

@@ -41,8 +41,9 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         outdone_count: Number of generations, from its own on, whose place a DISCARD holds on a store that keeps
             resolutions unique. If that is not in force (void, or under an outdated claim), the half continues under the
             next generation: by a copy, or without one where it can only be parked.
-        look_back: Of a carried or resumed copy, the op position to read from before it may be judged, and the claim
-            in force there; None when its journal is known.
+        copied_from: Of a carried or resumed copy, the op position at which its journal begins, and the claim in force
+            there; the copy holds all that came before. None where no copy names one.
+        look_back: The same while the journal is still to be read from there; None when it is known.
         carry_again_ms: Earliest time at which it is carried again.
         copied_ms: Append time of the newest copy, where that is not the start of immunity.
         park: The reason why it cannot be checked at all.
@@ -56,6 +57,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     refusals: int = 0
     failures: int = 0
     outdone_count: int = 0
+    copied_from: tuple[int, bytes] | None = None
     look_back: tuple[int, bytes] | None = None
     carry_again_ms: float = 0.0
     copied_ms: float | None = None

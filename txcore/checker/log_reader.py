@@ -99,7 +99,8 @@ class LogReader:
             reader.close()
             self._readers[kind] = tenure.reopened(kind, loss)
             if kind is LogKind.OP:
-                self.gap.begin()
+                self.gap.begin(loss.first)
+                tenure.state.lose_ops()
                 return ()
             self.lost.lose_beginning(loss.first)
             self._asked_end = None

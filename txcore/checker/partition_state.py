@@ -21,6 +21,8 @@ from txcore.records import FINAL_KINDS, MARK_KINDS, Checkpoint, Op, OpKind, Posi
 
 STALE_MAX: Final = 10_000
 """Most times kept of halves that are no longer due, beyond as many as there are undecided halves."""
+NOWHERE: Final = (-1, b"")
+"""Before every place of an op log."""
 
 
 class PartitionState(ReadHalves):
@@ -43,6 +45,7 @@ class PartitionState(ReadHalves):
         self.early_ops: dict[bytes, list[tuple[Position, Op]]] = {}
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
         self._live_from: int | None = None  #: ops after it were written under the owner's claim
+        self._lacks_ops = False
         self._claims: list[tuple[int, bytes]] = []
         self._first_token = self.token
         #: Of the newest checkpoint; the bounds of later ones do not lie before it.
@@ -63,7 +66,8 @@ class PartitionState(ReadHalves):
         seen = ReadHalf(position, identity, pending.generation, None)
         self._add(seen)
         known = self._known(identity)
-        pending.note(look_back=(folded_to, copied_under) if folded_to >= 0 else None)
+        begins = (folded_to, copied_under) if folded_to >= 0 else None
+        pending.note(copied_from=begins, look_back=begins)
         if known is not None:
             # A copy names the position from which its journal is read, so earlier ops hold no checkpoint back for it.
             if known.first_op is not None and folded_to < 0:
@@ -125,8 +129,9 @@ class PartitionState(ReadHalves):
         if seen.generation > current.generation or is_found:
             if not is_found:  # of a half that was lost neither start nor journal is known
                 new.begin_by(current.start_ms)
-                new.note(look_back=current.extras.look_back)
-            if current.is_journaled:
+                if not (self._lacks_ops and new.extras.copied_from):
+                    new.note(look_back=current.extras.look_back)
+            if current.is_journaled and not new.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
                 new.note(forced=current.extras.forced)
             current.is_closed = True
@@ -139,6 +144,12 @@ class PartitionState(ReadHalves):
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
+        if new.is_journaled and current.decision != new.decision:
+            self._journal(current, new.decision)  # the copy holds the first one of all
+        if (new.extras.copied_from or NOWHERE) > (current.extras.copied_from or NOWHERE):
+            current.note(copied_from=new.extras.copied_from)
+            if self._lacks_ops:
+                current.note(look_back=new.extras.copied_from)
         if new.is_unreadable:  # a newer txcore's copy replaces the readable one
             current.note(poison=new.extras.poison, park=new.extras.park)
             self.schedule(current, AT_ONCE_MS)
@@ -179,6 +190,15 @@ class PartitionState(ReadHalves):
         elif op.kind == OpKind.DISCARD:
             self._note_discard(seen, op)
 
+    def lose_ops(self) -> None:
+        """Note that retention has removed ops that were not read: what is known of a copy is what it holds.
+
+        Its journal is read again from the place that it names, and under the claim that it names.
+        """
+        self._lacks_ops = True
+        for pending in self.pending.values():
+            pending.note(look_back=pending.extras.copied_from)
+
     def look_back(self, pending: Pending, op: Op, position: Position, token: bytes) -> None:
         """Fold an op from where a copy's journal begins, in log order, up to where this owner has read.
 
@@ -213,9 +233,8 @@ class PartitionState(ReadHalves):
                 pending.count = max(pending.count, op.count)
         elif kind == OpKind.DECIDED:
             if not pending.is_journaled:
-                pending.decision, pending.is_journaled = op.decision, True
                 pending.note(forced=op.forced)
-                self.schedule(pending, AT_ONCE_MS)
+                self._journal(pending, op.decision)
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and op.generation == pending.generation:
@@ -226,6 +245,10 @@ class PartitionState(ReadHalves):
             else:
                 pending.note(force=None, force_at=None)
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
+
+    def _journal(self, pending: Pending, decision: int) -> None:
+        pending.decision, pending.is_journaled = decision, True
+        self.schedule(pending, AT_ONCE_MS)
 
     def _report_conflict(self, first: int, op: Op) -> None:
         if first in FINAL_KINDS and first != op.kind:

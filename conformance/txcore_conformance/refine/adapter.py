@@ -54,7 +54,11 @@ def read_ops(state: PartitionState, place: int, ops: Sequence[Op]) -> None:
 
 
 def look_back(state: PartitionState, ops: Sequence[tuple[int, Sequence[Op]]]) -> None:
-    """Look back, one by one, for every copy whose journal begins before the ops that were read."""
+    """Look back, one by one, for every copy whose journal begins before the ops that were read.
+
+    Args:
+        ops: The op log; retention may have removed its beginning, and no claim is known there.
+    """
     for pending in state.pending.values():
         if pending.extras.look_back is None:
             continue
@@ -70,6 +74,8 @@ def _look_back(
 ) -> None:
     fold_back: Any = state.look_back
     until = -1 if state.op_read is None else state.op_read
+    if ops and start < ops[0][0]:
+        token = b""
     for place, record in ops:
         if place > until:
             return
@@ -81,6 +87,11 @@ def _look_back(
                     fold_back(pending, op, place, token)
                 else:
                     fold_back(pending, op, token)
+
+
+def lose_ops(state: PartitionState) -> None:
+    """Have the reader find that the op log has lost its beginning."""
+    state.lose_ops()
 
 
 def drop_orphans(state: PartitionState) -> None:

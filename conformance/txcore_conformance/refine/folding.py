@@ -15,6 +15,8 @@ from txcore_conformance.refine.whole import Truth, open_states, whole
 
 ACTIONS_MAX: Final = 22
 RESTARTS_MAX: Final = 2
+EATEN: Final = 0.1
+"""Share of the histories whose op log loses its beginning, and whose checkpoint is lost."""
 
 
 @dataclass(slots=True)
@@ -66,13 +68,23 @@ def write(rng: Random) -> Written:
 class Reading:
     """One owner's reading of whole logs, from a checkpoint, in a random interleaving."""
 
-    def __init__(self, rng: Random, logs: Written, checkpoint: Checkpoint | None, count_max: int = 8) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        logs: Written,
+        checkpoint: Checkpoint | None,
+        count_max: int = 8,
+        *,
+        lacks_ops: bool = False,
+    ) -> None:
         self.start = checkpoint
         self.state = PartitionState(checkpoint)
         self.given: list[Checkpoint] = []
         self._rng = rng
         self._logs = logs
         self._count_max = count_max
+        self._lacks_ops = lacks_ops  #: the first read of the op log will say that its beginning is gone
+        self._has_gap = lacks_ops  #: so an owner looks back only once its own claim is back
         half, op = (checkpoint.half, checkpoint.op) if checkpoint is not None else (None, None)
         self._half = _index(logs.halves, half)
         self._op = _index(logs.ops, op)
@@ -96,6 +108,9 @@ class Reading:
                 adapter.read_half(self.state, *logs.halves[self._half])
                 self._half += 1
             else:
+                if self._lacks_ops:
+                    adapter.lose_ops(self.state)
+                    self._lacks_ops = False
                 adapter.read_ops(self.state, *logs.ops[self._op])
                 self._op += 1
 
@@ -104,7 +119,7 @@ class Reading:
         rng = self._rng
         if rng.random() < 0.3:
             self.given.append(adapter.checkpoint_now(self.state))
-        if rng.random() < 0.1:
+        if rng.random() < 0.1 and not self._has_gap:
             adapter.look_back(self.state, self._logs.ops)
         if self._op and rng.random() < 0.2 and self._half >= self._logs.halves_before[self._op - 1]:
             adapter.drop_orphans(self.state)
@@ -138,12 +153,42 @@ def play(seed: int) -> str:
 
 
 def _play(rng: Random, logs: Written, truths: dict[bytes, Truth]) -> str:
+    if logs.ops and rng.random() < EATEN:
+        return _play_eaten(rng, logs, truths)
     given: list[Checkpoint | None] = [None]
     for _ in range(int(rng.random() * (RESTARTS_MAX + 1))):
         reading = Reading(rng, logs, _one_of(rng, given))
         reading.read(to_end=rng.random() < 0.5)
         given += reading.given
     return Reading(rng, logs, _one_of(rng, given)).judge(truths)
+
+
+def _play_eaten(rng: Random, logs: Written, truths: dict[bytes, Truth]) -> str:
+    """Read logs whose checkpoint is lost, after retention has removed the first ops and the claims among them.
+
+    A newest copy that names a place in what is left holds all that was removed, so its transaction is judged as ever.
+    """
+    first = int(rng.random() * len(logs.ops))
+    kept_from = logs.ops[first][0]
+    left = Written(logs.halves, logs.ops[first:], logs.halves_before[first:])
+    reading = Reading(rng, left, None, lacks_ops=first > 0)
+    reading.read(to_end=True)
+    adapter.look_back(reading.state, left.ops)
+    known = {
+        half.transaction_id
+        for _, half in logs.halves
+        if half.folded_to >= kept_from and half.generation == truths[half.transaction_id].generation
+    } - {
+        # No owner that knew of the decision has written this DISCARD; read before the copy, it counts.
+        op.transaction_id
+        for _, record in left.ops
+        for op in record
+        if op.kind == OpKind.DISCARD and op.transaction_id in truths and truths[op.transaction_id].decided
+    }
+    found = {identity: each for identity, each in adapter.open_states(reading.state).items() if identity in known}
+    expected = {identity: each for identity, each in open_states(truths).items() if identity in known}
+    wrong = adapter.difference(found, expected)
+    return f"without the ops before {kept_from}: {wrong}" if wrong else ""
 
 
 def _one_of(rng: Random, given: Sequence[Checkpoint | None]) -> Checkpoint | None:

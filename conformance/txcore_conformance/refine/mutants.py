@@ -35,6 +35,7 @@ def _replace(owner: object, name: str, new: Any) -> Patch:
 
 _read_op = PartitionState.read_op
 _read_halves = LogReader.read_halves
+_merge = PartitionState._merge  # noqa: SLF001
 _look_back = look_back.look_back
 
 
@@ -114,6 +115,12 @@ def _take_at_once(self: PartitionState, seen: Any, position: Position, op: Op) -
         seen.closed_by = op.kind
 
 
+def _merge_dropping(self: PartitionState, known: Any, seen: Any, new: Pending) -> None:
+    """Merge a copy, but forget its place as soon as an earlier record of its half was read."""
+    new.note(copied_from=None, look_back=known.pending and known.pending.extras.look_back)
+    _merge(self, known, seen, new)
+
+
 def _ops_or_error(_: Tenure, record: LogRecord) -> Sequence[Op]:
     return wire.decode_ops(record.body)
 
@@ -150,6 +157,10 @@ MUTANTS: Final = {
     ),
     "9 look-back after newer ops": Mutant(
         "old ops are folded before newer ones", _replace(PartitionState, "_take", _take_at_once)
+    ),
+    "7 place of a copy dropped": Mutant(
+        "after ops were lost, a copy's journal is read from the place and the claim that it names",
+        _replace(PartitionState, "_merge", _merge_dropping),
     ),
     "10 stray op in a look-back": Mutant(
         "bytes that are no record are skipped wherever ops are read",

@@ -120,7 +120,7 @@ def ignore_gap(self: CoverageGap, pending: Pending) -> None:
     """Judge a half although retention may have removed its final op."""
 
 
-_may_lack_ops = CoverageGap._may_lack_ops  # noqa: SLF001
+_may_hide_ops_of = CoverageGap.may_hide_ops_of
 
 
 def gap_without_fences(self: CoverageGap, pending: Pending) -> bool:
@@ -128,6 +128,6 @@ def gap_without_fences(self: CoverageGap, pending: Pending) -> bool:
     terms = pending.terms
     pending.terms = structs.replace(terms, fenced=False)
     try:
-        return _may_lack_ops(self, pending)
+        return _may_hide_ops_of(self, pending)
     finally:
         pending.terms = terms

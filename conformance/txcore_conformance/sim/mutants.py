@@ -366,7 +366,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "missing_row_is_rollback": Mutant("R4", _replace(log_reader, "terms_for", fence_mutants.missing_row_is_rollback)),
     "handle_without_look": Mutant("R4", _replace(producers, "attach", fence_mutants.commit_without_a_look)),
     "gap_ignored": Mutant("R12", _replace(CoverageGap, "mark", log_mutants.ignore_gap), (KAFKA, RABBITMQ), ARBITRATED),
-    "gap_parks_fenced": Mutant("R12", _replace(CoverageGap, "_may_lack_ops", log_mutants.gap_without_fences)),
+    "gap_parks_fenced": Mutant("R12", _replace(CoverageGap, "may_hide_ops_of", log_mutants.gap_without_fences)),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(
         "R13", _stale_epoch_goes_on, STEPPED, "the store fences a replaced checker, which then stops"

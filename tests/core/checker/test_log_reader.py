@@ -289,6 +289,19 @@ class TestGap:
         sweep(stage.checker("c2"))
         assert [(identity, "COVERAGE_GAP")] == [(each.transaction_id, each.code) for each in stage.operator.parked()]
 
+    def test_a_copy_does_not_claim_lost_ops(self, kafka_like):
+        """A half that was carried after the gap still counts as one whose ops may be lost."""
+        stage = kafka_like
+        identity = stage.send(b"a", immunity_s=DAY_S)
+        self.lose_ops(stage)
+        checker = stage.checker("c2")
+        sweep(checker, 1)
+        copies = [decode_half(record.body) for record in stage.broker.log("g", LogKind.HALF, 0)]
+        assert [-1] == [half.folded_to for half in copies]
+        checker.stop()
+        sweep(stage.checker("c3"))
+        assert [identity] == [each.transaction_id for each in stage.operator.parked()]
+
     def test_a_fenced_half_is_checked(self, kafka_like, fence):
         """A fenced half is checked even after its ops are lost, because its fence knows the end."""
         stage = kafka_like

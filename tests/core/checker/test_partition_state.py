@@ -377,6 +377,32 @@ class TestCopies:
             partition.state.look_back(half, Op(OpKind.COMMIT, A), position, THEIRS)
         assert (4, 17) == partition.bounds()
 
+    def test_after_a_gap_a_newer_copy_is_read_from_its_own_place(self, partition):
+        """A resumed copy names the claim at its place, which may be gone from the log: its own place counts."""
+        partition.half(1, A)
+        newer = partition.half(2, A, generation=1, folded_to=40)
+        assert newer.extras.look_back is None
+        partition.state.lose_ops()
+        assert (40, b"") == newer.extras.look_back
+        assert (50, b"") == partition.half(3, A, generation=2, folded_to=50).extras.look_back
+
+    def test_a_gap_has_copies_looked_back_for(self, partition):
+        """After ops were lost, an undecided half is what its newest copy holds, and what follows the copy's place."""
+        half, other = partition.half(1, A), partition.half(2, B)
+        partition.half(3, A, folded_to=40)
+        assert half.extras.look_back is None
+        partition.state.lose_ops()
+        assert ((40, b""), None) == (half.extras.look_back, other.extras.look_back)
+        partition.half(4, A, folded_to=50)
+        partition.half(5, A, folded_to=45)
+        assert (50, b"") == half.extras.look_back
+
+    def test_a_copy_brings_the_decision_that_it_holds(self, partition):
+        """A copy holds the first decision, also where retention has removed the op; it is carried out at once."""
+        half = partition.half(1, A)
+        partition.half(2, A, folded_to=40, decision=OpKind.COMMIT, is_journaled=True)
+        assert (OpKind.COMMIT, True, 0.0) == (half.decision, half.is_journaled, partition.state.next_due_ms())
+
     def test_until_it_was_looked_back_for_only_a_final_op_counts(self, partition):
         """A DISCARD counts only after the look-back, because an earlier DECIDED would make it void."""
         partition.claim(50, OURS)
