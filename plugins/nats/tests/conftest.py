@@ -141,9 +141,10 @@ def private(harness):
     made.stop()
 
 
-def atomic_on(broker):
-    """Yield a harness with `release=atomic` on *broker*; skip on servers that have no atomic batches."""
-    made = NatsAtomicHarness(broker)
+@pytest.fixture(scope="session")
+def atomic_harness(harness):
+    """The broker of this run with `release=atomic`; skips on servers that have no atomic batches."""
+    made = NatsAtomicHarness(harness.broker)
     made.start()
     client = asyncio.run_coroutine_threadsafe(made._connected(), made._loop).result(10)
     version = client.connected_server_version
@@ -152,18 +153,6 @@ def atomic_on(broker):
         pytest.skip(f"NATS {version} has no atomic batches")
     yield made
     made.stop()
-
-
-@pytest.fixture(scope="session")
-def atomic_harness(harness):
-    """The broker of this run with `release=atomic`."""
-    yield from atomic_on(harness.broker)
-
-
-@pytest.fixture(scope="session")
-def private_atomic_harness(private):
-    """The broker of these tests only with `release=atomic`."""
-    yield from atomic_on(private.broker)
 
 
 @pytest.fixture
@@ -194,17 +183,6 @@ def hurt(private):
 def atomic(atomic_harness):
     """A group with atomic releases."""
     made = NatsKit(atomic_harness)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def private_atomic(private_atomic_harness):
-    """A group with atomic releases whose test removes records from the stream.
-
-    That stream has the ops of all groups, and a new group's first reader takes any removed record for its own.
-    """
-    made = NatsKit(private_atomic_harness)
     yield made
     made.close()
 

@@ -6,12 +6,13 @@ import itertools
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import ROLLBACK, Answers, Recorder, error_of
 
 import txcore
 from txcore import EndState, MessageRejectedError
-from txcore.errors import ConfigError
+from txcore.errors import ConfigError, DataLossError
 from txcore.records import LogKind, Op, OpKind, Resolution, Status
 
 DURABLE, REFUSED, SUPERSEDED, FENCED = Status.DURABLE, Status.REFUSED, Status.SUPERSEDED, Status.FENCED
@@ -85,7 +86,7 @@ def test_everything_an_outdated_checker_writes_is_fenced(atomic):
     assert kinds == [OpKind.CLAIM, OpKind.ROLLBACK, OpKind.CLAIM]
     parked = f"txcs.{atomic.harness.stream_name}.{atomic.group}.p.0"
     answer = atomic.api(f"STREAM.INFO.{atomic.harness.stream_name}", subjects_filter=parked)
-    assert not answer["state"].get("subjects")
+    assert answer["state"]["subjects"] == {parked: 1}  # the marker of the log's beginning
     assert raw.statuses(raw.release(atomic, raw.commit(halves[0], new), claim=claim)) == [DURABLE]
     claim.close(1.0).result(5)
 
@@ -234,9 +235,8 @@ def test_harnesses_that_make_topics_at_once_keep_each_others(atomic_harness):
         other.stop()
 
 
-def test_a_producer_frozen_for_longer_than_finals_are_kept_publishes_nothing(private_atomic, monkeypatch):
+def test_a_producer_frozen_for_longer_than_finals_are_kept_publishes_nothing(atomic, monkeypatch):
     """A producer's late COMMIT is TOO_LATE and publishes nothing, although its ROLLBACK was purged from the op log."""
-    atomic = private_atomic
     topic = atomic.topic()
     transaction = atomic.orphan(txcore.Message(topic, b"rolled back"))
     atomic.sweep(atomic.checker(Answers(ROLLBACK)))
@@ -251,3 +251,39 @@ def test_a_producer_frozen_for_longer_than_finals_are_kept_publishes_nothing(pri
     monkeypatch.undo()
     assert atomic.bodies(topic) == []
     atomic.history.unjudged = "its final op was taken away"
+
+
+def test_a_new_group_is_whole_in_a_stream_that_has_lost_records(atomic):
+    """Records of others that were removed from the shared stream are no gap in the op log of a new group."""
+    topic = atomic.topic()
+    assert {DURABLE} == set(raw.statuses(raw.release(atomic, *_appended(atomic, topic, 3))))
+    names = atomic.backend._groups.names(atomic.group)
+    assert atomic.api(f"STREAM.PURGE.{names.op_stream}", filter=topic)["purged"] == 3
+    state = atomic.state(names.op_stream)
+    assert state["messages"] < state["last_seq"]
+    other = type(atomic)(atomic.harness)
+    try:
+        assert {DURABLE} == set(raw.statuses(raw.release(other, *_appended(other, topic, 3))))
+        assert len(raw.ops(other)) == 3
+    finally:
+        other.close()
+
+
+def test_a_group_that_has_lost_ops_in_the_shared_stream_says_so(atomic):
+    """Where retention has removed the first ops of a log, its reader raises DataLossError."""
+    topic = atomic.topic()
+    raw.release(atomic, *_appended(atomic, topic, 3))
+    stream = atomic.backend._groups.names(atomic.group).op_stream
+    atomic.harness.trim(atomic.group, LogKind.OP, 0, atomic.state(stream)["last_seq"])
+    raw.release(atomic, *_appended(atomic, topic, 1))
+    reader = atomic.backend.read(atomic.group, LogKind.OP, 0)
+    with pytest.raises(DataLossError):
+        atomic.until(lambda: reader.read(10))
+    reader.close()
+
+
+def _appended(kit, topic, count):
+    """Append halves and return their commits."""
+    halves = [raw.half(kit, topic, body=b"x") for _ in range(count)]
+    raw.append(kit, *halves)
+    return [raw.commit(half) for half in halves]

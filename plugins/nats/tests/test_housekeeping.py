@@ -8,7 +8,7 @@ import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import COMMIT, UNKNOWN, Answers
 from txcore_nats import housekeeping
-from txcore_nats.codec import HEADER_END
+from txcore_nats.markers import HEADER_END
 
 from txcore import Message, wire
 from txcore.errors import BackendTimeoutError

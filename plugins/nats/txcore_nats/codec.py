@@ -31,7 +31,6 @@ HEADER_BASE64: Final = "txcore-base64"
 """The header that names, separated by commas, the headers with base64 values; a NATS header holds one line of text."""
 HEADER_GENERATION: Final = "txcore-generation"
 HEADER_KIND: Final = "txcore-kind"
-HEADER_END: Final = "txcore-end"  #: of every marker of a log's end, and of no other record
 HEADER_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 HEADER_EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 HEADER_MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -229,16 +228,6 @@ def parse_headers(raw: bytes) -> dict[str, str]:
     if status:
         headers[STATUS], _, headers[DESCRIPTION] = status.strip().partition(" ")
     return headers
-
-
-def is_end_marker(headers: Mapping[str, str] | None) -> bool:
-    """Return whether a record with these headers is a marker of a log's end."""
-    return headers is not None and HEADER_END in headers
-
-
-def is_stored_end_marker(message: Mapping[str, Any]) -> bool:
-    """Return whether the *message* of a STREAM.MSG.GET answer is such a marker."""
-    return is_end_marker(parse_headers(base64.b64decode(message.get("hdrs") or "")))
 
 
 def half_headers(transaction_id: str, generation: int) -> str:

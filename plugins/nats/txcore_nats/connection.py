@@ -296,13 +296,24 @@ class Api:
             ApiError: JetStream answered with an error.
             BackendUnavailableError, BackendTimeoutError, ConfigError: no server answered.
         """
+        payload = b"" if request is None else as_json(request)
+        what = f"asking JetStream ({name.partition('.txc')[0]})"
+        return await self._ask(f"{self._options.api_prefix}.{name}", payload, None, what)
+
+    async def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
+        """Store one message, and wait until its stream has it.
+
+        Raises: see `call`.
+        """
+        await self._ask(subject, body, headers, f"publishing to {subject!r}")
+
+    async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None, what: str) -> dict[str, Any]:
         timeout_s = self._options.control_timeout_s
         client = await self._link.connected(timeout_s)
-        payload = b"" if request is None else as_json(request)
         try:
-            message = await client.request(f"{self._options.api_prefix}.{name}", payload, timeout=timeout_s)
+            message = await client.request(subject, payload, timeout=timeout_s, headers=headers)
         except Exception as error:
-            raise translate(error, f"asking JetStream ({name.partition('.txc')[0]})") from error
+            raise translate(error, what) from error
         answer = from_json(message.data)
         refusal = answer.get("error")
         if refusal:

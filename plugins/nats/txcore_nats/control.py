@@ -9,6 +9,7 @@ from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
 from txcore_nats.codec import OWN_HEADERS_BYTES_MAX, STREAM_EXISTS, STREAM_NOT_FOUND, ApiError, translate
 from txcore_nats.connection import Api, Link, LoopThread
+from txcore_nats.markers import BEGINNING, HEADER_END, marker
 from txcore_nats.options import NAME_PREFIX, PARTITION_COUNT_MAX, GroupNames, Options, shared_prefix
 
 HALF_BYTES_MAX_DEFAULT: Final = 1 << 30
@@ -172,12 +173,27 @@ class Groups:
     async def _make(self, names: GroupNames, count: int) -> None:
         """Create the streams; the half stream comes last, as it means that all others exist."""
         for config in stream_configs(names, count, self._options):
+            if self._options.is_atomic and config["name"] == names.stream(LogKind.HALF):
+                await self._begin_logs(names, count)
             try:
                 await self._api.call(f"STREAM.CREATE.{config['name']}", config)
             except ApiError as error:
                 # Another client creates the group at the same time; the result is verified next.
                 if error.err_code != STREAM_EXISTS:
                     raise translate(error, f"making stream {config['name']!r}") from error
+
+    async def _begin_logs(self, names: GroupNames, count: int) -> None:
+        """Append a first record to each log in a stream that others use as well.
+
+        Records that are removed from such a stream may belong to others. A log that begins with this record is whole.
+        """
+        for partition in range(count):
+            for kind in (LogKind.PARKED, LogKind.OP):
+                subject, body = marker(names, kind, partition)
+                try:
+                    await self._api.publish(subject, body, {HEADER_END: BEGINNING})
+                except ApiError as error:
+                    raise translate(error, f"beginning the log on {subject!r}") from error
 
     async def _verify(self, names: GroupNames, count: int) -> None:
         differences = []

@@ -8,22 +8,16 @@ it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, MessageRejectedError, TxcoreError
-from txcore.ids import ID_BYTES
-from txcore.records import LogKind, OpKind, Status
-from txcore.wire import encode_end_marker
-from txcore_nats.codec import HEADER_END
+from txcore.records import LogKind, Status
+from txcore_nats.markers import HEADER_END, marker
 from txcore_nats.options import GroupNames
 from txcore_nats.publishing import Sending
 
 if TYPE_CHECKING:
     from txcore_nats.shared import Shared
-
-AUTHOR: Final = "txcore_nats"
-NONCE: Final = AUTHOR.encode().ljust(ID_BYTES, b"\0")
-"""A constant in the place of a transaction id, for readers that do not know markers; no record is looked up by it."""
 
 
 async def append_marker(shared: Shared, names: GroupNames, kind: LogKind, partition: int) -> int:
@@ -33,10 +27,7 @@ async def append_marker(shared: Shared, names: GroupNames, kind: LogKind, partit
         ConfigError: this user may not publish to the log.
         BackendTimeoutError, BackendUnavailableError: the marker was not acknowledged.
     """
-    subject = names.subject(kind, partition)
-    if kind is LogKind.OP:
-        subject = names.op_subject(partition, OpKind.TICK, NONCE)
-    body = encode_end_marker(names.group, kind, partition, NONCE, AUTHOR)
+    subject, body = marker(names, kind, partition)
     place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def ended(status: Status, error: TxcoreError | None, ack: Any) -> None:

@@ -23,8 +23,9 @@ from txcore.clock import Clock
 from txcore.errors import TxcoreError, WireFormatError
 from txcore.records import FINAL_KINDS, Checkpoint, LogKind, ParkCode
 from txcore.wire import decode_ops, decode_parked
-from txcore_nats.codec import ApiError, is_stored_end_marker
+from txcore_nats.codec import ApiError
 from txcore_nats.connection import Api, LoopThread
+from txcore_nats.markers import is_stored_end_marker
 from txcore_nats.options import GroupNames, Options
 
 _log = logging.getLogger("txcore.nats")

@@ -223,6 +223,10 @@ class GroupNames:
             return f"{prefix}.tick"
         return f"{prefix}.j.{transaction_id.hex()}"
 
+    def marker_subject(self, kind: LogKind, partition: int) -> str:
+        """Return the subject of the markers of a log's beginning and end."""
+        return self.op_subject(partition, OpKind.TICK, b"") if kind is LogKind.OP else self.subject(kind, partition)
+
     def passing_op_subjects(self, partition: int) -> tuple[str, ...]:
         """Return filters for a partition's ops, without its CLAIMs."""
         prefix = self.subject(LogKind.OP, partition).removesuffix(">")

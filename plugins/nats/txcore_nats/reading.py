@@ -19,12 +19,11 @@ from txcore_nats.codec import (
     MESSAGE_NOT_FOUND,
     STREAM_NOT_FOUND,
     ApiError,
-    is_end_marker,
-    is_stored_end_marker,
     translate,
 )
 from txcore_nats.control import missing_group
 from txcore_nats.ends import append_marker
+from txcore_nats.markers import is_end_marker, is_stored_end_marker
 from txcore_nats.options import GroupNames
 from txcore_nats.shared import Shared
 from txcore_nats.tailing import RETRY_S, Tail, reading_error

@@ -14,6 +14,7 @@ from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedEr
 from txcore_nats.codec import STATUS, STREAM_NOT_FOUND, ApiError, as_json, translate
 from txcore_nats.connection import Api, Link, LoopThread
 from txcore_nats.control import missing_group
+from txcore_nats.markers import is_beginning
 from txcore_nats.options import Options
 
 _log = logging.getLogger("txcore.nats")
@@ -149,7 +150,7 @@ class Tail:
             self.left = left
             if is_first:
                 is_first = False
-                if (expected is not None and sequence != expected) or not is_whole:
+                if (expected is not None and sequence != expected) or not (is_whole or is_beginning(message.headers)):
                     self._lose(expected or 0, sequence)
                     return
             if self._last is not None and sequence <= self._last:
