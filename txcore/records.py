@@ -143,6 +143,11 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
         return self.fenced or bool(self.database)
 
     @property
+    def is_carried(self) -> bool:
+        """Whether it is a copy that an owner appended: it keeps the beginning of the immunity, which a resume ends."""
+        return bool(self.first_appended_ms or self.age_ms)
+
+    @property
     def fence_decides(self) -> bool:
         """Whether the fence decides alone, so that a missing row means ROLLBACK."""
         return self.fenced and not self.may_lack_row

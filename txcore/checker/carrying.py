@@ -60,6 +60,7 @@ def carry(tenure: Tenure, pending: Pending) -> Flow[None]:
     half = yield from tenure.logs.half_of(pending)
     if not tenure.may_write or pending.is_closed:
         return
+    tenure.logs.gap.mark(pending)  # its new record is younger than the gap
     again_ms = tenure.now_ms() + context.limits.read_back_s * 1000
     pending.note(carry_again_ms=again_ms)
     if pending.extras.outdone_count:
@@ -76,11 +77,12 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
     """Return a copy of *half* with its journal folded in as far as this owner knows it.
 
     A copy holds no request of an operator, so its journal begins at an open one. Nor does it hold ops that wait for
-    a generation which was not read yet: it begins before them. Nor ops that retention has removed unread.
+    a generation which was not read yet: it begins before them. Nor ops that retention has removed unread: of such a
+    half that no fence decides the copy names the place of the last one, or none.
     """
     state, extras = tenure.state, pending.extras
     folded_to, token = -1 if state.op_read is None else state.op_read, state.token
-    if tenure.logs.gap.may_hide_ops_of(pending):
+    if extras.park is not None:
         folded_to, token = extras.copied_from or NOWHERE
     for place in (extras.force_at, state.waiting_from(pending.transaction_id)):
         if place is not None and place[0] <= folded_to:

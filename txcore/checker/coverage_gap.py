@@ -6,7 +6,7 @@ import math
 
 from txcore.checker.decide import Pending
 from txcore.checker.tenure import Tenure
-from txcore.records import ParkCode
+from txcore.records import Half, ParkCode
 
 
 class CoverageGap:
@@ -39,6 +39,12 @@ class CoverageGap:
         if pending.extras.park is None and self.may_hide_ops_of(pending):
             reason = "the op log begins after this half was born, and no checkpoint covers it"
             pending.note(park=(ParkCode.COVERAGE_GAP, reason))
+
+    @staticmethod
+    def mark_copy(pending: Pending, half: Half) -> None:
+        """Have a copy parked that names no place of its journal: its writer had found such a gap."""
+        if half.is_carried and half.folded_to < 0 and not (half.decided or pending.terms.fenced):
+            pending.note(park=(ParkCode.COVERAGE_GAP, "the op log had lost its beginning when this copy was made"))
 
     def holds_checkpoint(self) -> bool:
         """Return whether a checkpoint would hide the gap from the next owner."""

@@ -74,4 +74,4 @@ def kept_by_copy(tenure: Tenure, half: Half, pending: Pending) -> dict[str, int]
     """Return the fields of a copy of *half* from which the next owner knows when immunity began."""
     started_ms, age_ms = tenure.broker_ms(pending.start_ms), tenure.now_ms() - pending.start_ms
     first_ms = max(round(started_ms), 0) if tenure.has_server_time else half.first_appended_ms
-    return {"first_appended_ms": first_ms, "age_ms": max(round(age_ms), 0)}
+    return {"first_appended_ms": first_ms, "age_ms": max(round(age_ms), 1)}

@@ -213,6 +213,7 @@ class LogReader:
         )
         if copied_ms != start_ms:
             pending.note(copied_ms=copied_ms)
+        self.gap.mark_copy(pending, half)
         if half.missing:
             pending.note(missing=tuple(half.missing))
         return pending

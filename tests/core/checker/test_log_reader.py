@@ -290,17 +290,20 @@ class TestGap:
         assert [(identity, "COVERAGE_GAP")] == [(each.transaction_id, each.code) for each in stage.operator.parked()]
 
     def test_a_copy_does_not_claim_lost_ops(self, kafka_like):
-        """A half that was carried after the gap still counts as one whose ops may be lost."""
+        """A half that was carried after the gap still counts as one whose ops may be lost, for every later owner."""
         stage = kafka_like
-        identity = stage.send(b"a", immunity_s=DAY_S)
+        identity = stage.send(b"a", immunity_s=2 * DAY_S + 300)
+        stage.listener.answers[identity] = State.COMMIT
         self.lose_ops(stage)
         checker = stage.checker("c2")
         sweep(checker, 1)
+        assert [] == stage.operator.parked()
         copies = [decode_half(record.body) for record in stage.broker.log("g", LogKind.HALF, 0)]
         assert [-1] == [half.folded_to for half in copies]
         checker.stop()
+        stage.clock.advance(400)
         sweep(stage.checker("c3"))
-        assert [identity] == [each.transaction_id for each in stage.operator.parked()]
+        assert ([identity], 0) == ([each.transaction_id for each in stage.operator.parked()], stage.delivered(b"a"))
 
     def test_a_fenced_half_is_checked(self, kafka_like, fence):
         """A fenced half is checked even after its ops are lost, because its fence knows the end."""
