@@ -49,7 +49,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
 
 $(DEMO): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[sql]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo]"
 	@touch $@
 
 $(DEV): pyproject.toml | $(BIN)/python
@@ -79,6 +79,10 @@ verdicts: $(DEV) ## of these, what needs no broker: rules, the oracle beside Spa
 .PHONY: heavy
 heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions, profiles of the memory broker
 	$(BIN)/pytest -q -o faulthandler_timeout=300 -m heavy tests plugins
+
+.PHONY: smoke
+smoke: $(DEV) ## the built wheel in empty environments: demo, checker, and one test run for each broker
+	.ci/smoke "$(abspath $(BIN)/python)"
 
 .PHONY: doctor-clusters
 doctor-clusters: $(DEV) ## the doctor on a default node and a durable cluster of each broker; the page keeps its output

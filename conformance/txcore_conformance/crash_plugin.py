@@ -3,9 +3,10 @@
     def test_an_order_is_placed_and_announced_or_neither(txcore_crash):
         txcore_crash(PlaceOrder)            # a class, see `scenario`
 
-    pytest --txcore-crash shop.crashes:PlaceOrder                                        # the same without a test
+    pytest -p txcore_conformance.crash_plugin --txcore-crash shop.crashes:PlaceOrder     # the same without a test
     pytest --txcore-crash-on txcore_kafka.testing:KafkaHarness tests/test_crashes.py     # on a real broker
 
+A project loads it by `-p`, or by `pytest_plugins = ["txcore_conformance.crash_plugin"]` in its top `conftest.py`.
 By default the broker is a SQLite file. `TXCORE_KAFKA_URL` (and so on) name brokers that run already.
 """
 

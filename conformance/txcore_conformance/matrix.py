@@ -23,6 +23,7 @@ from xml.etree import ElementTree as ET
 from txcore_conformance import brokers
 from txcore_conformance.server_packages import ServerUnavailableError
 
+PLUGIN: Final = "txcore_conformance.pytest_plugin"
 SUITE: Final = "txcore_conformance.suite"
 HEAD: Final = """\
 # Broker versions that the conformance suite ran on
@@ -88,7 +89,7 @@ def _one(name: str, asked: str, version: str, harness: str, broker: brokers.Brok
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="txcore-matrix-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "--harness", harness, *options]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, f"--junitxml={report}", "--harness", harness, *options]
         subprocess.run([*command, "--pyargs", SUITE], env=environment, check=False)  # noqa: S603 - txcore's own command
         took_s = time.monotonic() - began_s
         if not report.exists():

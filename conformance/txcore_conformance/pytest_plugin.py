@@ -1,6 +1,7 @@
 """The pytest plugin: `--harness module:Class` runs the suite in `txcore_conformance.suite` against a backend.
 
-    pytest --pyargs txcore_conformance.suite --harness txcore_conformance.memory:MemoryHarness
+    pytest -p txcore_conformance.pytest_plugin --pyargs txcore_conformance.suite \
+        --harness txcore_conformance.memory:MemoryHarness
 
 `--harness` may be repeated. Tests name required promises with `@pytest.mark.requires("atomic_release")`; they are
 skipped, with that reason, if the backend does not promise them. A test that a backend does not pass *yet* is in its

@@ -45,7 +45,7 @@ def test_unreachable_database_is_one_sentence_without_its_password(txcore):
 def test_demo_without_sqlalchemy_names_the_extra(txcore):
     """Other commands work without SQLAlchemy."""
     ran = txcore("demo", before=HIDE.format(name="sqlalchemy"))
-    assert ran.sentence == "'txcore demo' needs SQLAlchemy; install it with: pip install \"txcore[sql]\""
+    assert ran.sentence == "'txcore demo' needs SQLAlchemy; install it with: pip install \"txcore[demo]\""
     assert ran.status == 2
     assert txcore("backends", before=HIDE.format(name="sqlalchemy")).status == 0
 

@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+PLUGIN = "txcore_conformance.pytest_plugin"
+
 MEMORY = "txcore_conformance.memory:MemoryHarness"
 TINY = """
     import txcore
@@ -36,7 +38,7 @@ def suite(tmp_path):
         (tmp_path / "tiny.py").write_text(textwrap.dedent(module) + textwrap.dedent(extra), encoding="utf-8")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *arguments],
+            [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "-p", PLUGIN, *arguments],
             cwd=tmp_path,
             env={**environment, "PYTHONPATH": str(tmp_path)},
             capture_output=True,

@@ -22,6 +22,8 @@ from txcore_conformance import brokers
 
 from txcore.config import Config, load
 
+PLUGINS = ("no:cacheprovider", "txcore_conformance.pytest_plugin", "txcore_conformance.crash_plugin")
+
 CODE = {"python", "sh", "console", "toml", "json", "yaml", "sql", "dockerfile", "conf"}
 WITH_BLOCKS = [document for document in documents() if blocks_of(document)]
 RUN = {"python", "sql"}
@@ -137,7 +139,8 @@ def run_tests(block, name, *arguments):
     Path(name).write_text(block.text, encoding="utf-8")
     Path("pytest.ini").write_text("[pytest]\npythonpath = .\n", encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    run(block, [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(arguments or [name])], environment)
+    plugins = [each for name in PLUGINS for each in ("-p", name)]
+    run(block, [sys.executable, "-m", "pytest", "-q", *plugins, *(arguments or [name])], environment)
 
 
 @pytest.mark.parametrize("block", of("sh"))

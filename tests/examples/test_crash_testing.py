@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,10 +60,11 @@ def test_the_corrected_version_passes_by_command(run):
 
 
 def test_the_class_of_the_page_passes(run, tmp_path):
-    """The class of the page is a test when it is pasted into a file."""
-    block = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    """The class of the page is a test when the page's two first programs are pasted into files."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    (tmp_path / "test_page.py").write_text(block, encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for name, block in zip(("conftest.py", "test_page.py"), blocks, strict=False):
+        (tmp_path / name).write_text(block, encoding="utf-8")
     status, output = run("-q", str(tmp_path / "test_page.py"))
     assert 0 == status, output
     assert "1 passed" in output

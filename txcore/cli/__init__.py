@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from txcore.errors import TxcoreError, UsageError
+from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +22,16 @@ INTERRUPTED: Final = 130
 
 
 def build_app() -> Typer:
-    """Return the app with all commands."""
-    from typer import Typer  # noqa: PLC0415 - see the module's docstring
+    """Return the app with all commands.
 
+    Raises:
+        BackendNotInstalledError: the extra `cli` is not installed.
+    """
+    try:
+        import rich  # noqa: F401, PLC0415 - see the module's docstring
+        from typer import Typer  # noqa: PLC0415
+    except ImportError as error:
+        raise BackendNotInstalledError("txcore", "typer and rich", "cli") from error
     from txcore.cli import audit, backends, checker, config, version  # noqa: PLC0415
     from txcore.cli.demo import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415

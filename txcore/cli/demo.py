@@ -39,7 +39,7 @@ def demo(
     try:
         import sqlalchemy  # noqa: F401, PLC0415 - only the demo needs it
     except ImportError as error:
-        raise BackendNotInstalledError("txcore demo", "SQLAlchemy", "sql") from error
+        raise BackendNotInstalledError("txcore demo", "SQLAlchemy", "demo") from error
     from txcore_conformance.demo.shop import sqlite_url  # noqa: PLC0415
 
     is_kept = keep or folder is not None
