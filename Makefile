@@ -99,10 +99,16 @@ static: $(DEV) ## of `make check`, what reads the code: lint, format, types, imp
 	$(BIN)/mypy --no-error-summary
 	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
 
 .PHONY: units
 units: $(DEV) ## of `make check`, the tests that need no server
 	$(BIN)/pytest -q -o faulthandler_timeout=120 -n 2 --dist worksteal tests/core tests/conformance/test_invariants.py tests/refine/test_refinement.py tests/words tests/test_*.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
+
+.PHONY: coverage
+coverage: $(DEV) ## lines and branches of txcore/ that the tests without a server reach
+	$(BIN)/pytest -q -n 2 --dist worksteal --cov txcore --cov-branch --cov-report term:skip-covered tests/core tests/fence tests/scenarios tests/cli
 
 .PHONY: sim
 sim: $(DEV) ## play SEEDS= histories of the real core on simulated brokers, with faults

@@ -12,8 +12,11 @@
         def read_topic(self, topic: str) -> Sequence[Delivered]:
             return [Delivered(m.offset, m.key, m.value, m.headers) for m in my_client.read_all(topic)]
 
-Run it with `pytest -p txcore_conformance.pytest_plugin --pyargs txcore_conformance.suite --harness my_package:MyHarness`. All other members have
-a default that suits an ordinary broker.
+Run it with
+
+    pytest -p txcore_conformance.pytest_plugin --pyargs txcore_conformance.suite --harness my_package:MyHarness
+
+All other members have a default that suits an ordinary broker.
 """
 
 from __future__ import annotations

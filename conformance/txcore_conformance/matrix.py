@@ -89,8 +89,9 @@ def _one(name: str, asked: str, version: str, harness: str, broker: brokers.Brok
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="txcore-matrix-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, f"--junitxml={report}", "--harness", harness, *options]
-        subprocess.run([*command, "--pyargs", SUITE], env=environment, check=False)  # noqa: S603 - txcore's own command
+        command = [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, "--pyargs", SUITE]
+        chosen = [f"--junitxml={report}", "--harness", harness, *options]
+        subprocess.run([*command, *chosen], env=environment, check=False)  # noqa: S603 - txcore's own command
         took_s = time.monotonic() - began_s
         if not report.exists():
             return Row(name, asked, version, harness, 0, 0, 0, took_s, "pytest did not end in time")
