@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
-from txcore.backends.fair_share import fair_shares
+from txcore.backends.fair_share import fair_moves, fair_shares
 from txcore.errors import ConfigError, TxcoreError
 from txcore.records import Status
 from txcore_nats.codec import as_json, expecting, from_json
@@ -218,25 +218,23 @@ class Membership:
             owner = self._owner(partition)
             if owner in counts:
                 counts[owner] += 1
-        share = fair_shares(counts, self._count)[self._identity]
-        kept = sorted(holdings.held - holdings.revoking)
-        for partition in kept[share:]:
-            holdings.revoke(partition)
-        self._take(counts, share - len(kept))
+        self._move(counts)
         self._forget_dead(alive, now_s)
 
-    def _take(self, counts: dict[str, int], wanted: int) -> None:
-        """Take free leases while more are wanted, and free leases that name this member but are not held."""
-        held = self._holdings.held
-        for partition in range(self._count):
-            if partition in held or partition in self._writing:
-                continue
-            owner = self._owner(partition)
-            is_ours = owner == self._identity
-            if wanted > 0 and partition not in self._given and (is_ours or owner not in counts):
-                wanted -= 1
-                self._write_lease(partition, self._identity)
-            elif is_ours:
+    def _move(self, counts: dict[str, int]) -> None:
+        """Give leases up or take free ones, and free those that name this member but are not held."""
+        holdings = self._holdings
+        held = holdings.held
+        idle = [partition for partition in range(self._count) if partition not in held | self._writing]
+        ours = [partition for partition in idle if self._owner(partition) == self._identity]
+        free = [each for each in idle if each not in self._given and (each in ours or self._owner(each) not in counts)]
+        moves = fair_moves(held - holdings.revoking, free, fair_shares(counts, self._count)[self._identity])
+        for partition in moves.give_up:
+            holdings.revoke(partition)
+        for partition in moves.take:
+            self._write_lease(partition, self._identity)
+        for partition in ours:
+            if partition not in moves.take:
                 self._write_lease(partition, "")
 
     def _write_lease(self, partition: int, owner: str) -> None:
