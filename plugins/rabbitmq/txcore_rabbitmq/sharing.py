@@ -25,7 +25,7 @@ def moves_of(me: str, members: Mapping[str, Standing], partition_count: int, avo
     *avoided* are partitions that no member announces but that are not free, as after the recent death of a member.
     """
     shares = fair_shares({member: len(members[member].kept) for member in sorted(members)}, partition_count)
-    held = {partition for standing in members.values() for partition in (*standing.kept, *standing.revoking)}
+    held = {partition for each in members.values() for partition in (*each.kept, *each.revoking)}
     free = [partition for partition in range(partition_count) if partition not in held and partition not in avoided]
     for member, share in shares.items():
         if member == me:
