@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 
 import pytest
 from txcore_conformance.member import Member, shared_out
 from txcore_nats.holdings import Holdings
+from txcore_nats.membership import Membership
+from txcore_nats.options import GroupNames, Options
 
 from txcore.errors import ConfigError
 from txcore.records import ClaimEventKind
@@ -139,6 +142,18 @@ def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, 
         heard = [process.stdout.readline().split()[0] for _ in range(2)]
         assert "lost" in heard
     first.claim.close(1.0).result(5)
+
+
+def test_a_lease_that_is_being_taken_counts():
+    """A member that takes its share takes no more before the answers, also when it moves again meanwhile."""
+    clock, sent = Clock(), []
+    shared = SimpleNamespace(clock=clock, options=SimpleNamespace(lease_s=5.0), publisher=SimpleNamespace())
+    shared.publisher.send = lambda sending: sent.append(sending.subject)
+    member = Membership(shared, Holdings(clock, 5.0), "orders", "checker", "me")
+    member._names, member._count = GroupNames("orders", Options()), 8
+    for _ in range(2):
+        member._move({"me": 0, "other": 0})
+    assert [subject.rpartition(".")[2] for subject in sent] == ["0", "1", "2", "3"]
 
 
 def test_everything_is_lost_after_a_lease_without_a_beat():

@@ -58,7 +58,7 @@ class Membership:
         self._tail: Tail | None = None
         self._seen_s: dict[str, float] = {}
         self._leases: dict[int, Lease] = {}
-        self._writing: set[int] = set()
+        self._writing: dict[int, str] = {}  # partition -> the owner that is being written
         self._given: dict[int, float] = {}
         self._is_caught_up = False
         self._is_over = False
@@ -224,11 +224,12 @@ class Membership:
     def _move(self, counts: dict[str, int]) -> None:
         """Give leases up or take free ones, and free those that name this member but are not held."""
         holdings = self._holdings
-        held = holdings.held
-        idle = [partition for partition in range(self._count) if partition not in held | self._writing]
+        held, taking = holdings.held, {partition for partition, owner in self._writing.items() if owner}
+        idle = [partition for partition in range(self._count) if partition not in held | self._writing.keys()]
         ours = [partition for partition in idle if self._owner(partition) == self._identity]
         free = [each for each in idle if each not in self._given and (each in ours or self._owner(each) not in counts)]
-        moves = fair_moves(held - holdings.revoking, free, fair_shares(counts, self._count)[self._identity])
+        share = fair_shares(counts, self._count)[self._identity]
+        moves = fair_moves(held - holdings.revoking | taking, free, share)
         for partition in moves.give_up:
             holdings.revoke(partition)
         for partition in moves.take:
@@ -240,10 +241,10 @@ class Membership:
     def _write_lease(self, partition: int, owner: str) -> None:
         assert self._names is not None
         revision = self._leases[partition].revision if partition in self._leases else 0
-        self._writing.add(partition)
+        self._writing[partition] = owner
 
         def written(status: Status, error: TxcoreError | None, ack: Any) -> None:  # noqa: ARG001 - the tail reports it
-            self._writing.discard(partition)
+            self._writing.pop(partition, None)
             if status is Status.DURABLE:
                 lease = self._leases.get(partition)
                 if lease is None or lease.revision < ack.seq:
