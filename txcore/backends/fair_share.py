@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 
 def fair_shares(held_counts: Mapping[str, int], partition_count: int) -> dict[str, int]:
@@ -15,3 +16,18 @@ def fair_shares(held_counts: Mapping[str, int], partition_count: int) -> dict[st
     ranked = sorted(held_counts, key=lambda member: -held_counts[member])
     base, odd = divmod(partition_count, len(ranked))
     return {member: base + (index < odd) for index, member in enumerate(ranked)}
+
+
+class Moves(NamedTuple):
+    """The partitions that a member takes, and those that it begins to give up; one of the two is empty."""
+
+    take: list[int]
+    give_up: list[int]
+
+
+def fair_moves(kept: Collection[int], free: Sequence[int], share: int) -> Moves:
+    """Return how a member comes to its *share*: it takes the first *free* partitions, or gives up its last ones.
+
+    *kept* are the partitions that it holds, without those that it gives up already.
+    """
+    return Moves(list(free[: max(0, share - len(kept))]), sorted(kept)[share:])

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from txcore_conformance import brokers
-from txcore_conformance.kit import Kit
+from txcore_conformance.brokers.kit import BrokerKit
 from txcore_conformance.required import obtained
 
 # Lets these tests find the plugin's package from a source tree in which it is not installed.
@@ -21,39 +18,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from txcore_kafka.testing import TIMEOUT_S, KafkaHarness, KafkaTransactionHarness
 
-CHILD_TIME_MAX_S = 120
 
-
-class KafkaKit(Kit):
+class KafkaKit(BrokerKit):
     """The conformance kit with additions for Kafka."""
 
     def __init__(self, harness):
-        super().__init__(harness)
-        self.opened = []
-        self.children = []
+        super().__init__(harness, Path(__file__).with_name("child.py"))
         self.servers = harness.broker.url.partition("://")[2]
-
-    @property
-    def broker(self):
-        return self.harness.broker
 
     @property
     def admin(self):
         return self.harness._admin
-
-    def address(self, *, proxied=False, **options):
-        """Return the URL under test with more *options*."""
-        base = self.broker.proxied_url if proxied else self.broker.url
-        known = dict(option.split("=") for option in self.harness.url_options.removeprefix("?").split("&"))
-        return f"{base}?" + "&".join(f"{key}={value}" for key, value in (known | options).items())
-
-    def connect(self, *, proxied=False, partition_count=2, **options):
-        """Return a connection with *options* after creating its group; it is closed at the end."""
-        backend = self.harness.open(self.address(proxied=proxied, **options))
-        self.opened.append(backend)
-        if partition_count:
-            self.wait(backend.ensure_group(self.group, partition_count))
-        return backend
 
     def make_topic(self, name="", partition_count=1, **settings):
         """Create a topic with the plain client; settings have Kafka's names, with underscores for dots."""
@@ -87,30 +62,6 @@ class KafkaKit(Kit):
             return consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S, cached=False)
         finally:
             consumer.close()
-
-    def child(self, *arguments):
-        """Start another Python process with one of the programs in child.py; it is killed after two minutes."""
-        process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("child.py")), *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.PIPE,
-            stdin=subprocess.PIPE,
-            text=True,
-        )
-        watch = threading.Timer(CHILD_TIME_MAX_S, process.kill)
-        watch.daemon = True
-        watch.start()
-        self.children.append((process, watch))
-        return process
-
-    def close(self):
-        for process, watch in self.children:
-            watch.cancel()
-            process.kill()
-            process.communicate()
-        for backend in self.opened:
-            backend.close(5.0).result(10.0)
-        super().close()
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from txcore_kafka import GUARANTEES, Options, open_consumer, parse_url, txcore_open_backend
-from txcore_kafka.codec import decode_checkpoint, encode_checkpoint, record_size
+from txcore_kafka.codec import record_size
 from txcore_kafka.guarantees import capabilities_of
 from txcore_kafka.options import checkpoint_topic, is_own_topic, topic_name, topic_settings
 
 import txcore
-from txcore.errors import ConfigError, WireFormatError
+from txcore.errors import ConfigError
 from txcore.producer.transaction import require_room
-from txcore.records import Checkpoint, LogKind, Position
+from txcore.records import LogKind
 
 
 def parsed(**options):
@@ -124,18 +124,6 @@ def test_the_half_topic_is_made_last():
     settings = topic_settings(parsed(half_retention_s="100"), "orders")
     assert list(settings)[-1] == "txc.orders.half"
     assert [settings[name].get("retention.ms") for name in settings] == ["200000", "-1", None, "100000"]
-
-
-def test_checkpoints_travel_whole():
-    """A checkpoint is decoded with every field, empty or not; other bytes are refused."""
-    for checkpoint in (
-        Checkpoint(None, None),
-        Checkpoint(Position(2**40), Position(0), b"t" * 16, bytes(range(256)) * 100),
-    ):
-        assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
-    for damaged in (b"", b"\x00", b"text", encode_checkpoint(checkpoint)[:-1], b"\x96\xa4txcp\x09\xc0\xc0\xc4\0\xc4\0"):
-        with pytest.raises(WireFormatError):
-            decode_checkpoint(damaged)
 
 
 def test_a_records_size_is_never_underrated():

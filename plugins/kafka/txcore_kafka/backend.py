@@ -12,6 +12,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError
 
 from txcore.backends import exit_flush as exiting
+from txcore.backends.checkpoint_record import encode_checkpoint
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.lifecycle import ClosedAtExit
@@ -28,7 +29,7 @@ from txcore.records import (
     Resolution,
     Status,
 )
-from txcore_kafka.codec import delivery_outcome, encode_checkpoint
+from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.control import Control
 from txcore_kafka.ends import Ends
 from txcore_kafka.guarantees import capabilities_of

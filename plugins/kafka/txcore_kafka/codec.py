@@ -1,11 +1,10 @@
-"""Conversions between confluent-kafka and txcore: errors, the sizes of records, headers and checkpoints."""
+"""Conversions between confluent-kafka and txcore: errors, the sizes of records, and headers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
 from txcore.errors import (
@@ -16,11 +15,9 @@ from txcore.errors import (
     MessageRejectedError,
     OutcomeUnknownError,
     TxcoreError,
-    WireFormatError,
 )
-from txcore.records import Checkpoint, Outcome, Position, Status, TargetMessage
+from txcore.records import Outcome, Status, TargetMessage
 
-CHECKPOINT_VERSION: Final = 1
 BATCH_HEADER_BYTES: Final = 61
 HEADERS_ALLOWANCE: Final = 400
 """Bytes kept for our own headers, whose attempt names are not known when the half is stored."""
@@ -77,18 +74,6 @@ _TIMEOUTS: Final = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
     }
 )
-
-
-class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
-    version: int
-    half: int | None
-    op: int | None
-    token: bytes
-    note: bytes
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord)
 
 
 def kafka_error(error: BaseException | KafkaError | None) -> KafkaError | None:
@@ -204,30 +189,6 @@ def as_sent(headers: dict[str, str | bytes]) -> dict[str, str | bytes]:
     if not any(isinstance(value, str) and "\0" in value for value in headers.values()):
         return headers
     return {name: value.encode() if isinstance(value, str) else value for name, value in headers.items()}
-
-
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint as the value of a record."""
-    return _encode(
-        _CheckpointRecord(CHECKPOINT_VERSION, checkpoint.half, checkpoint.op, checkpoint.token, checkpoint.note)
-    )
-
-
-def decode_checkpoint(body: bytes) -> Checkpoint:
-    """Return the checkpoint in a record's value.
-
-    Raises:
-        WireFormatError: the value is no checkpoint, or one of a later version.
-    """
-    try:
-        record = _checkpoint_decoder.decode(body)
-    except msgspec.DecodeError as error:
-        raise WireFormatError(f"{len(body)} bytes are no checkpoint: {error}") from error
-    if record.version != CHECKPOINT_VERSION:
-        raise WireFormatError(f"a checkpoint of version {record.version}; this txcore reads {CHECKPOINT_VERSION}")
-    half = None if record.half is None else Position(record.half)
-    op = None if record.op is None else Position(record.op)
-    return Checkpoint(half, op, record.token, record.note)
 
 
 def _sized(data: bytes) -> int:

@@ -74,20 +74,23 @@ class LookUps:
             else:
                 item.not_found(error)
 
-        def answered(answer: Future[None]) -> None:
-            self._producing.call(functools.partial(finish, cast("TxcoreError | None", answer.exception())))
+        def answered(error: TxcoreError | None) -> None:
+            self._producing.call(functools.partial(finish, error))
 
-        def look_up() -> None:
-            self._control.partition_count(group)
-            if topics:
-                self.targets.look_up(topics)
+        def found(error: TxcoreError | None) -> None:
+            if sought and error is None:
+                self.presence.seek(sought).add_done_callback(lambda answer: answered(_error_of(answer)))
+            else:
+                answered(error)
 
-        def looked_up(answer: Future[None]) -> None:
-            if sought and answer.exception() is None:
-                answer = self.presence.seek(sought)
-            answer.add_done_callback(answered)
+        def counted(answer: Future[int]) -> None:
+            error = _error_of(answer)
+            if error is None:
+                self.targets.ask(topics, found)
+            else:
+                answered(error)
 
-        self._worker.submit(look_up).add_done_callback(looked_up)
+        self._worker.submit(lambda: self._control.partition_count(group)).add_done_callback(counted)
 
     def ask(self, topic: str, take: Callable[[Outcome], None]) -> None:
         """Ask whether *topic* exists: *take* gets REFUSED if not, else UNKNOWN, on the thread that polls."""
@@ -96,7 +99,7 @@ class LookUps:
         self._producing.watch(QUESTIONS, [question], self._clock.elapsed_s() + self._options.request_timeout_s)
 
         def answered(answer: Future[None]) -> None:
-            error = cast("TxcoreError | None", answer.exception()) or self.presence.refusal(topic)
+            error = _error_of(answer) or self.presence.refusal(topic)
             if isinstance(error, MessageRejectedError):
                 outcome = Outcome(Status.REFUSED, error)
             else:
@@ -125,3 +128,7 @@ class Question:
     def expire(self, error: TxcoreError) -> None:
         """See `Waiting.expire`."""
         self.settle(Outcome(Status.UNKNOWN, error))
+
+
+def _error_of(answer: Future[Any]) -> TxcoreError | None:
+    return cast("TxcoreError | None", answer.exception())

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
+from txcore.backends.checkpoint_record import decode_checkpoint
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, ClosedError, WireFormatError
 from txcore.records import Checkpoint, LogKind
 from txcore_kafka.clients import close, make_consumer
-from txcore_kafka.codec import decode_checkpoint, is_missing, translated
+from txcore_kafka.codec import is_missing, translated
 from txcore_kafka.control import Control
 from txcore_kafka.ends import Ends, Log
 from txcore_kafka.options import Options, checkpoint_topic, consumer_group

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Final, cast
 
+from txcore.backends.target_cache import Found, TargetCache
 from txcore.clock import Clock
-from txcore.errors import MessageRejectedError
+from txcore.errors import MessageRejectedError, TxcoreError
 from txcore.records import TargetMessage
 from txcore_kafka.codec import check_headers, record_size
 from txcore_kafka.control import Control
 from txcore_kafka.options import BATCH_BYTES, TOPIC_BYTES_DEFAULT, TOPIC_NAME, is_own_topic
-from txcore_kafka.presence import FRESH_S, TOPIC_COUNT_MAX, Presence, no_topic
+from txcore_kafka.presence import FRESH_S, Presence, no_topic
 from txcore_kafka.threads import Worker
 
-KNOWN_FOR_S: Final = 60.0
-REFRESH_AFTER_S: Final = 45.0
 OVERHEAD_MAX: Final = 600
 """Most bytes of a message without headers, besides its body and key; see `record_size`."""
 
 
-@dataclass(slots=True)
-class _Target:
-    bytes_max: int
-    seen_s: float
-    is_asked: bool = False
-
-
 class Targets:
-    """A cache in front of the broker's metadata. Thread safe."""
+    """The most bytes of a message for each target topic, asked for on *worker*. Thread safe."""
 
     def __init__(self, control: Control, presence: Presence, worker: Worker, clock: Clock) -> None:
         self._control = control
         self._presence = presence
         self._worker = worker
         self._clock = clock
-        self._lock = threading.Lock()
-        self._known: dict[str, _Target] = {}
-        self._missing: dict[str, float] = {}
+        self._bytes_max: TargetCache[str, int] = TargetCache(clock, self._begin, refused_s=FRESH_S)
 
     def examine(self, messages: Sequence[TargetMessage], now_s: float) -> list[str]:
         """Return the topics to ask the broker for before *messages* can be judged; if empty, all can be published.
@@ -50,79 +38,60 @@ class Targets:
         """
         unknown: list[str] = []
         for message in messages:
-            target = self._known.get(message.topic)
-            if target is None or now_s - target.seen_s > KNOWN_FOR_S:
+            bytes_max = self._bytes_max.known(message.topic, now_s)
+            if bytes_max is None:
                 _check_name(message.topic)
                 unknown.append(message.topic)
                 continue
-            if now_s - target.seen_s > REFRESH_AFTER_S and not target.is_asked:
-                target.is_asked = True
-                self._worker.submit(functools.partial(self.look_up, [message.topic]))
             if message.headers:
                 check_headers(message)
-            if _may_exceed(message, target.bytes_max):
-                _check_size(message, target.bytes_max)
+            if _may_exceed(message, bytes_max):
+                _check_size(message, bytes_max)
         return unknown
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
         """Return those of *topics* that the broker must be asked for."""
         now_s = self._clock.elapsed_s()
-        found = []
-        for topic in dict.fromkeys(topics):
-            target = self._known.get(topic)
-            if target is None or now_s - target.seen_s > KNOWN_FOR_S:
-                found.append(topic)
-        return found
+        return [topic for topic in dict.fromkeys(topics) if self._bytes_max.known(topic, now_s) is None]
 
     def is_small(self, topic: str) -> bool:
         """Return whether the topic accepts less than a full batch, so that its messages are sent one by one."""
-        target = self._known.get(topic)
-        return target is not None and target.bytes_max < BATCH_BYTES
+        bytes_max = self._bytes_max.last(topic)
+        return bytes_max is not None and bytes_max < BATCH_BYTES
 
-    def look_up(self, topics: Sequence[str]) -> None:
-        """Ask the broker for those of *topics* without an answer within `FRESH_S`; blocks, on a worker's thread.
+    def ask(self, topics: Iterable[str], found: Found) -> None:
+        """Call *found* once, here or on the worker's thread: with None if *topics* exist, or with the first error.
 
-        Raises:
-            MessageRejectedError: one of the topics does not exist.
-            BackendUnavailableError, BackendTimeoutError, ConfigError: the broker gave no answer, or refused this user.
+        The error is a MessageRejectedError for a missing topic, another one if the broker gave no answer.
         """
-        now_s = self._clock.elapsed_s()
-        asked = [topic for topic in dict.fromkeys(topics) if not self._is_fresh(topic, now_s)]
-        if asked:
-            counts = self._control.counts(asked)
-            self._remember(asked, counts, self._control.settings(list(counts)) if counts else {})
-        for topic in topics:
-            if topic in self._missing:
-                raise no_topic(topic)
-
-    def _is_fresh(self, topic: str, now_s: float) -> bool:
-        target = self._known.get(topic)
-        seen_s = self._missing.get(topic) if target is None else target.seen_s
-        return seen_s is not None and now_s - seen_s < FRESH_S
-
-    def _remember(
-        self, asked: Sequence[str], counts: Mapping[str, int], settings: Mapping[str, Mapping[str, str]]
-    ) -> None:
-        now_s = self._clock.elapsed_s()
-        with self._lock:
-            for memory in (self._known, self._missing):
-                if len(memory) + len(asked) > TOPIC_COUNT_MAX:
-                    memory.clear()
-            for topic in asked:
-                self._known.pop(topic, None)
-                self._missing.pop(topic, None)
-                if topic in counts:
-                    self._presence.note(topic)
-                    text = settings.get(topic, {}).get("max.message.bytes", "")
-                    self._known[topic] = _Target(int(text) if text else TOPIC_BYTES_DEFAULT, now_s)
-                else:
-                    self._presence.forget(topic)
-                    self._missing[topic] = now_s
+        self._bytes_max.ask(topics, found)
 
     def forget(self, topic: str) -> None:
         """Ask for *topic* again before the next half and the next release: the broker refused a message to it."""
-        self._known.pop(topic, None)
+        self._bytes_max.forget(topic)
         self._presence.forget(topic)
+
+    def _begin(self, topics: Sequence[str]) -> None:
+        self._worker.submit(lambda: self._found(topics)).add_done_callback(lambda found: self._end(topics, found))
+
+    def _found(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return the most bytes of a message for those of *topics* that exist; blocks."""
+        counts = self._control.counts(list(topics))
+        settings = self._control.settings(list(counts)) if counts else {}
+        texts = {topic: settings.get(topic, {}).get("max.message.bytes", "") for topic in counts}
+        return {topic: int(text) if text else TOPIC_BYTES_DEFAULT for topic, text in texts.items()}
+
+    def _end(self, topics: Sequence[str], found: Future[dict[str, int]]) -> None:
+        error = cast("TxcoreError | None", found.exception())
+        for topic in topics:
+            if error is not None:
+                self._bytes_max.failed(topic, error)
+            elif topic in found.result():
+                self._presence.note(topic)
+                self._bytes_max.answered(topic, found.result()[topic])
+            else:
+                self._presence.forget(topic)
+                self._bytes_max.failed(topic, no_topic(topic))
 
 
 def _check_name(topic: str) -> None:

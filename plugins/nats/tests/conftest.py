@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
-from urllib.parse import urlencode
 
 import msgspec
 import pytest
 from txcore_conformance import brokers
-from txcore_conformance.kit import Kit
+from txcore_conformance.brokers.kit import BrokerKit
 from txcore_conformance.required import obtained
 
 # Lets these tests find the plugin's package from a source tree in which it is not installed.
@@ -24,31 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from txcore_nats.testing import NatsAtomicHarness, NatsHarness
 
 
-class NatsKit(Kit):
+class NatsKit(BrokerKit):
     """The conformance kit with additions for NATS."""
 
     def __init__(self, harness):
-        super().__init__(harness)
-        self.opened = []
-        self.children = []
-
-    @property
-    def broker(self):
-        return self.harness.broker
-
-    def address(self, *, proxied=False, **options):
-        """Return the URL under test with more *options*."""
-        base = self.broker.proxied_url if proxied else self.broker.url
-        known = dict(option.split("=") for option in self.harness.url_options.removeprefix("?").split("&"))
-        return f"{base}?{urlencode(known | options)}"
-
-    def connect(self, *, proxied=False, partition_count=2, **options):
-        """Return a connection with *options* after creating its group; it is closed at the end."""
-        backend = self.harness.open(self.address(proxied=proxied, **options))
-        self.opened.append(backend)
-        if partition_count:
-            self.wait(backend.ensure_group(self.group, partition_count))
-        return backend
+        super().__init__(harness, Path(__file__).with_name("child.py"))
 
     def api(self, subject, /, **request):
         """Ask JetStream with the plain client; return the answer, also an error."""
@@ -86,37 +61,6 @@ class NatsKit(Kit):
             return await client.jetstream().publish(subject, body, headers=headers or None)
 
         return self.harness._call(send())
-
-    def child(self, *arguments):
-        """Start another Python process with one of the programs in child.py; it is killed after two minutes."""
-        process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("child.py")), *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.PIPE,
-            stdin=subprocess.PIPE,
-            text=True,
-        )
-        watch = threading.Timer(120, process.kill)
-        watch.daemon = True
-        watch.start()
-        self.children.append((process, watch))
-        return process
-
-    def close(self):
-        for process, watch in self.children:
-            watch.cancel()
-            process.kill()
-            process.communicate()
-        for backend in self.opened:
-            backend.close(5.0).result(10.0)
-        super().close()
-
-    @staticmethod
-    def lasts_s(call):
-        """Return the duration of *call* in seconds, and its result."""
-        began_s = time.monotonic()
-        result = call()
-        return time.monotonic() - began_s, result
 
 
 @pytest.fixture(scope="session")

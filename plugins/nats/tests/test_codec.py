@@ -1,4 +1,4 @@
-"""Conversions between txcore and the driver: headers, answers, errors, checkpoints."""
+"""Conversions between txcore and the driver: headers, answers, errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from txcore_nats.codec import (
     ApiError,
     check_message,
     check_subject,
-    decode_checkpoint,
     decode_headers,
-    encode_checkpoint,
     encode_headers,
     is_conflict,
     read_ack,
@@ -27,9 +25,8 @@ from txcore.errors import (
     ConfigError,
     MessageRejectedError,
     TxcoreError,
-    WireFormatError,
 )
-from txcore.records import Checkpoint, Position, Status, TargetMessage
+from txcore.records import Status, TargetMessage
 
 
 @pytest.mark.parametrize(
@@ -173,12 +170,3 @@ def test_every_error_of_the_driver_becomes_ours():
     assert "credentials" in str(translate(errors.Error("nats: 'Authorization Violation'"), "testing"))
     ours = BackendTimeoutError("already")
     assert translate(ours, "testing") is ours
-
-
-def test_checkpoints_come_back_and_others_are_refused():
-    """A checkpoint is decoded with all four fields; other bytes are a WireFormatError."""
-    checkpoint = Checkpoint(Position(3), None, b"t", b"note")
-    assert checkpoint == decode_checkpoint(encode_checkpoint(checkpoint))
-    for body in (b"", b"\x93", encode_checkpoint(checkpoint)[:-1]):
-        with pytest.raises(WireFormatError):
-            decode_checkpoint(body)

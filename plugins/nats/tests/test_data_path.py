@@ -256,7 +256,7 @@ def test_many_subjects_of_one_stream_need_one_question(kit):
     lasts_s, outcomes = kit.lasts_s(lambda: raw.append(kit, *halves))
     assert {DURABLE} == set(raw.statuses(outcomes))
     assert lasts_s < kit.timeout_s / 4
-    assert len(kit.backend._checks._subjects) == 301
+    assert len(kit.backend._checks._cache._answers) == 301
 
 
 def test_two_targets_on_one_subject_are_two_messages(kit):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 
 import pytest
+from txcore_conformance.member import Member, shared_out
 from txcore_nats.holdings import Holdings
+from txcore_nats.membership import Membership
+from txcore_nats.options import GroupNames, Options
 
 from txcore.errors import ConfigError
 from txcore.records import ClaimEventKind
@@ -24,46 +28,13 @@ class Clock:
         return self.now_s
 
 
-class Member:
-    """A claim, and the partitions that its owner believes to hold."""
-
-    def __init__(self, backend, group, name):
-        self.claim = backend.claim(group, name)
-        self.held, self.revoking, self.lost = set(), set(), 0
-
-    def poll(self, *, obeys=True):
-        for event in self.claim.poll():
-            if event.kind is ASSIGNED:
-                assert event.partition not in self.held
-                self.held.add(event.partition)
-            elif event.kind is LOST:
-                self.held.remove(event.partition)
-                self.revoking.discard(event.partition)
-                self.lost += 1
-            else:
-                assert event.drain_s > 0
-                self.revoking.add(event.partition)
-            if event.kind is REVOKING and obeys:
-                self.held.remove(event.partition)
-                self.revoking.remove(event.partition)
-                self.claim.give_up(event.partition)
-        return self.held
-
-
-def shared_out(*members):
-    """Poll all members; return their numbers of partitions. No two members may hold one partition."""
-    held = [set(member.poll()) for member in members]
-    assert sum(map(len, held)) == len(set().union(*held)), "two members hold one partition"
-    return sorted(map(len, held))
-
-
 @pytest.fixture
 def members(kit):
     """Members of one group of eight partitions, each on a connection of its own."""
     made = []
 
     def join(*names, **options):
-        new = [Member(kit.connect(partition_count=8, **options), kit.group, name) for name in names]
+        new = [Member(kit.connect(partition_count=8, **options).claim(kit.group, name)) for name in names]
         made.extend(new)
         return new
 
@@ -159,7 +130,7 @@ def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, 
     assert kit.backend
     backend = kit.harness.open(url)
     kit.opened.append(backend)
-    first = Member(backend, kit.group, "survivor")
+    first = Member(backend.claim(kit.group, "survivor"))
     process = kit.child("hold", url, kit.group, "victim")
     kit.until(lambda: len(first.poll()) == 1, "a share for each")
     assert "assigned" in process.stdout.readline()
@@ -171,6 +142,18 @@ def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, 
         heard = [process.stdout.readline().split()[0] for _ in range(2)]
         assert "lost" in heard
     first.claim.close(1.0).result(5)
+
+
+def test_a_lease_that_is_being_taken_counts():
+    """A member that takes its share takes no more before the answers, also when it moves again meanwhile."""
+    clock, sent = Clock(), []
+    shared = SimpleNamespace(clock=clock, options=SimpleNamespace(lease_s=5.0), publisher=SimpleNamespace())
+    shared.publisher.send = lambda sending: sent.append(sending.subject)
+    member = Membership(shared, Holdings(clock, 5.0), "orders", "checker", "me")
+    member._names, member._count = GroupNames("orders", Options()), 8
+    for _ in range(2):
+        member._move({"me": 0, "other": 0})
+    assert [subject.rpartition(".")[2] for subject in sent] == ["0", "1", "2", "3"]
 
 
 def test_everything_is_lost_after_a_lease_without_a_beat():

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from txcore.backends.checkpoint_record import decode_checkpoint
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.lifecycle import ClosedAtExit
@@ -18,7 +19,7 @@ from txcore.port import Batch, Claim, failed
 from txcore.records import Capabilities, Checkpoint, HalfRecord, LogKind, Op, Outcome, Position, Resolution
 from txcore_nats.batches import Releaser
 from txcore_nats.client import LinkClient
-from txcore_nats.codec import ApiError, decode_checkpoint, translate
+from txcore_nats.codec import ApiError, translate
 from txcore_nats.connection import Api, Link, LoopThread
 from txcore_nats.control import Groups
 from txcore_nats.housekeeping import Housekeeper

@@ -149,7 +149,7 @@ class Releaser:
             else:
                 take(Status.UNKNOWN, problem or error)
 
-        self._checks.ask(subject, found)
+        self._checks.ask([subject], found)
 
     def _known(self, half: HalfRecord) -> GroupNames | None:
         """Return the names of the half's group; None if the group is not known yet, or has no such partition."""
@@ -226,25 +226,22 @@ class Releaser:
         return [message.topic for message in half.messages if not self._checks.check(message)]
 
     def _send_when_found(self, sending: Sending, half: HalfRecord, unknown: Sequence[str]) -> None:
-        subjects = set(unknown)
-        left = len(subjects)
         self._publisher.watch(sending)
 
         def found(error: TxcoreError | None) -> None:
-            nonlocal left
-            left -= 1
-            if error is None and not left and sending.end is not None:
-                try:
+            if sending.end is None:
+                return
+            try:
+                if error is None:
                     self._examine(half)
-                except MessageRejectedError as rejected:
-                    error = rejected
-            if error is not None:
-                sending.settle(Status.REFUSED, error)
-            elif not left and sending.end is not None:
+            except MessageRejectedError as rejected:
+                error = rejected
+            if error is None:
                 self._publisher.send(sending)
+            else:
+                sending.settle(Status.REFUSED, error)
 
-        for subject in subjects:
-            self._checks.ask(subject, found)
+        self._checks.ask(unknown, found)
 
     def _release_found(
         self,

@@ -1,4 +1,4 @@
-"""Conversions between txcore and nats-py or JetStream: errors, answers, headers and checkpoints."""
+"""Conversions between txcore and nats-py or JetStream: errors, answers and headers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from txcore.errors import (
     HalfRefusedError,
     MessageRejectedError,
     TxcoreError,
-    WireFormatError,
 )
-from txcore.records import Checkpoint, Op, OpKind, Position, Status, TargetMessage
+from txcore.records import Op, OpKind, Status, TargetMessage
 from txcore.wire import HEADER_ID
 
-CHECKPOINT_VERSION: Final = 1
 HEADER_BASE64: Final = "txcore-base64"
 """The header that names, separated by commas, the headers with base64 values; a NATS header holds one line of text."""
 HEADER_GENERATION: Final = "txcore-generation"
@@ -93,16 +91,6 @@ class Found(NamedTuple):
     sequence: int
 
 
-class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
-    version: int
-    half: int | None
-    op: int | None
-    token: bytes
-    note: bytes
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord)
 _ack_decoder: Final = msgspec.json.Decoder(Ack)
 
 
@@ -347,31 +335,7 @@ def _translate_api(error: ApiError, doing: str) -> TxcoreError:
     return ConfigError(f"{doing}: {error}", key="stream")
 
 
-# -- checkpoints ----------------------------------------------------------------------------------------------------
-
-
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint record."""
-    return _encode(
-        _CheckpointRecord(CHECKPOINT_VERSION, checkpoint.half, checkpoint.op, checkpoint.token, checkpoint.note)
-    )
-
-
-def decode_checkpoint(body: bytes) -> Checkpoint:
-    """Return the checkpoint in *body*.
-
-    Raises:
-        WireFormatError: *body* is no checkpoint, or one of another version.
-    """
-    try:
-        record = _checkpoint_decoder.decode(body)
-    except msgspec.DecodeError as error:
-        raise WireFormatError(f"{len(body)} bytes are no checkpoint: {error}") from error
-    if record.version != CHECKPOINT_VERSION:
-        raise WireFormatError(f"a checkpoint of version {record.version}; this plugin reads {CHECKPOINT_VERSION}")
-    half = None if record.half is None else Position(record.half)
-    op = None if record.op is None else Position(record.op)
-    return Checkpoint(half, op, record.token, record.note)
+# -- JSON ---------------------------------------------------------------------------------------------------------
 
 
 def as_json(value: Any) -> bytes:

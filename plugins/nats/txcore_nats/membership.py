@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
-from txcore.backends.fair_share import fair_shares
+from txcore.backends.fair_share import fair_moves, fair_shares
 from txcore.errors import ConfigError, TxcoreError
 from txcore.records import Status
 from txcore_nats.codec import as_json, expecting, from_json
@@ -58,7 +58,7 @@ class Membership:
         self._tail: Tail | None = None
         self._seen_s: dict[str, float] = {}
         self._leases: dict[int, Lease] = {}
-        self._writing: set[int] = set()
+        self._writing: dict[int, str] = {}  # partition -> the owner that is being written
         self._given: dict[int, float] = {}
         self._is_caught_up = False
         self._is_over = False
@@ -218,34 +218,33 @@ class Membership:
             owner = self._owner(partition)
             if owner in counts:
                 counts[owner] += 1
-        share = fair_shares(counts, self._count)[self._identity]
-        kept = sorted(holdings.held - holdings.revoking)
-        for partition in kept[share:]:
-            holdings.revoke(partition)
-        self._take(counts, share - len(kept))
+        self._move(counts)
         self._forget_dead(alive, now_s)
 
-    def _take(self, counts: dict[str, int], wanted: int) -> None:
-        """Take free leases while more are wanted, and free leases that name this member but are not held."""
-        held = self._holdings.held
-        for partition in range(self._count):
-            if partition in held or partition in self._writing:
-                continue
-            owner = self._owner(partition)
-            is_ours = owner == self._identity
-            if wanted > 0 and partition not in self._given and (is_ours or owner not in counts):
-                wanted -= 1
-                self._write_lease(partition, self._identity)
-            elif is_ours:
+    def _move(self, counts: dict[str, int]) -> None:
+        """Give leases up or take free ones, and free those that name this member but are not held."""
+        holdings = self._holdings
+        held, taking = holdings.held, {partition for partition, owner in self._writing.items() if owner}
+        idle = [partition for partition in range(self._count) if partition not in held | self._writing.keys()]
+        ours = [partition for partition in idle if self._owner(partition) == self._identity]
+        free = [each for each in idle if each not in self._given and (each in ours or self._owner(each) not in counts)]
+        share = fair_shares(counts, self._count)[self._identity]
+        moves = fair_moves(held - holdings.revoking | taking, free, share)
+        for partition in moves.give_up:
+            holdings.revoke(partition)
+        for partition in moves.take:
+            self._write_lease(partition, self._identity)
+        for partition in ours:
+            if partition not in moves.take:
                 self._write_lease(partition, "")
 
     def _write_lease(self, partition: int, owner: str) -> None:
         assert self._names is not None
         revision = self._leases[partition].revision if partition in self._leases else 0
-        self._writing.add(partition)
+        self._writing[partition] = owner
 
         def written(status: Status, error: TxcoreError | None, ack: Any) -> None:  # noqa: ARG001 - the tail reports it
-            self._writing.discard(partition)
+            self._writing.pop(partition, None)
             if status is Status.DURABLE:
                 lease = self._leases.get(partition)
                 if lease is None or lease.revision < ack.seq:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from txcore.backends.checkpoint_record import encode_checkpoint
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, TxcoreError
 from txcore.records import Checkpoint, ClaimEvent, Status
-from txcore_nats.codec import encode_checkpoint
 from txcore_nats.control import missing_group
 from txcore_nats.holdings import Holdings
 from txcore_nats.membership import Membership

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from txcore.backends.target_cache import Found, TargetCache
 from txcore.clock import Clock
-from txcore.errors import MessageRejectedError, TxcoreError
+from txcore.errors import MessageRejectedError
 from txcore.records import TargetMessage
 from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, check_message, check_subject, translate
 from txcore_nats.connection import Api, LoopThread
 from txcore_nats.options import NAME_PREFIX, SHARED_PREFIX, Options
 from txcore_nats.publishing import Publisher
 
-REMEMBER_S: Final = 30.0
 STREAMS_MAX: Final = 1_000
-SUBJECTS_MAX: Final = 50_000
 RESERVED_SUBJECTS: Final = (f"{NAME_PREFIX}.", f"{SHARED_PREFIX}.", "$", "_INBOX.")
 NANOSECONDS: Final = 1_000_000_000
-
-Found = Callable[[TxcoreError | None], None]
 
 
 @dataclass(slots=True)
@@ -30,7 +27,6 @@ class TargetStream:
     name: str
     subjects: tuple[tuple[str, ...], ...]
     size_max: int
-    until_s: float
 
 
 class TargetChecks:
@@ -42,9 +38,8 @@ class TargetChecks:
         self._publisher = publisher
         self._options = options
         self._clock = clock
-        self._streams: dict[str, TargetStream] = {}
-        self._subjects: dict[str, TargetStream] = {}
-        self._asking: dict[str, list[Found]] = {}
+        self._cache: TargetCache[str, TargetStream] = TargetCache(clock, self._begin)
+        self._examples: dict[str, str] = {}  # stream -> a subject in it, for which it was found
 
     def check(self, message: TargetMessage) -> bool:
         """Return True if the message's stream is known and accepts it; False if the server must be asked.
@@ -58,33 +53,27 @@ class TargetChecks:
         check_message(message, self._size_max(stream))
         return stream is not None
 
-    def ask(self, subject: str, found: Found) -> None:
-        """Ask for the subject's stream; call *found* with None when it is known, or with the error."""
-        waiting = self._asking.get(subject)
-        if waiting is not None:
-            waiting.append(found)
-            return
-        self._asking[subject] = [found]
-        self._loop.spawn(self._ask(subject))
+    def ask(self, subjects: Iterable[str], found: Found) -> None:
+        """Call *found* once, when the streams of *subjects* are known, or with the first error."""
+        self._cache.ask(subjects, found)
 
     def forget(self, subject: str) -> None:
         """Forget the subject's stream after a refusal, so that it is asked for again."""
-        stream = self._subjects.pop(subject, None)
+        stream = self._cache.last(subject)
         if stream is not None:
-            self._streams.pop(stream.name, None)
-            stream.until_s = 0.0
+            self._examples.pop(stream.name, None)
+        self._cache.forget(subject)
 
     def _known(self, subject: str) -> TargetStream | None:
         now_s = self._clock.elapsed_s()
-        stream = self._subjects.get(subject)
-        if stream is not None and stream.until_s > now_s:
+        stream = self._cache.known(subject, now_s)
+        if stream is not None:
             return stream
         tokens = subject.split(".")
-        for stream in self._streams.values():
-            if stream.until_s > now_s and any(covers(pattern, tokens) for pattern in stream.subjects):
-                if len(self._subjects) >= SUBJECTS_MAX:
-                    self._subjects.clear()
-                self._subjects[subject] = stream
+        for example in self._examples.values():
+            stream = self._cache.known(example, now_s)
+            if stream is not None and any(covers(pattern, tokens) for pattern in stream.subjects):
+                self._cache.share(subject, example)
                 return stream
         return None
 
@@ -92,16 +81,22 @@ class TargetChecks:
         size_max = self._publisher.payload_max or 1 << 62
         return size_max if stream is None or stream.size_max <= 0 else min(size_max, stream.size_max)
 
-    async def _ask(self, subject: str) -> None:
-        error: TxcoreError | None = None
-        try:
-            await self._find(subject)
-        except Exception as raised:  # noqa: BLE001 - reported to the waiting callers
-            error = translate(raised, f"looking for the stream of {subject!r}")
-        for found in self._asking.pop(subject):
-            found(error)
+    def _begin(self, subjects: Sequence[str]) -> None:
+        for subject in subjects:
+            self._loop.spawn(self._ask(subject))
 
-    async def _find(self, subject: str) -> None:
+    async def _ask(self, subject: str) -> None:
+        try:
+            stream = await self._find(subject)
+        except Exception as error:  # noqa: BLE001 - reported to the waiting callers
+            self._cache.failed(subject, translate(error, f"looking for the stream of {subject!r}"))
+            return
+        if len(self._examples) >= STREAMS_MAX:
+            self._examples.clear()
+        self._examples[stream.name] = subject
+        self._cache.answered(subject, stream)
+
+    async def _find(self, subject: str) -> TargetStream:
         try:
             name = await self._name(subject)
             config = (await self._api.call(f"STREAM.INFO.{name}"))["config"]
@@ -113,11 +108,8 @@ class TargetChecks:
         if self._options.is_atomic and name != self._options.stream:
             text = f"is in stream {name!r}; with release=atomic all targets are in stream {self._options.stream!r}"
             raise _rejected(subject, text, "topic")
-        if len(self._streams) >= STREAMS_MAX:
-            self._streams.clear()
         patterns = tuple(tuple(pattern.split(".")) for pattern in config.get("subjects") or ())
-        until_s = self._clock.elapsed_s() + REMEMBER_S
-        self._streams[name] = TargetStream(name, patterns, config.get("max_msg_size", -1), until_s)
+        return TargetStream(name, patterns, config.get("max_msg_size", -1))
 
     async def _name(self, subject: str) -> str:
         answer = await self._api.call("STREAM.NAMES", {"subject": subject})

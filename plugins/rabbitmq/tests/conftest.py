@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from txcore_conformance import brokers
-from txcore_conformance.kit import Kit
+from txcore_conformance.brokers.kit import BrokerKit
 from txcore_conformance.required import obtained
 
 # Lets these tests find the plugin's package from a source tree in which it is not installed.
@@ -21,31 +17,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from txcore_rabbitmq.testing import RabbitmqHarness, connect
 
 
-class RabbitmqKit(Kit):
+class RabbitmqKit(BrokerKit):
     """The conformance kit with additions for RabbitMQ."""
 
     def __init__(self, harness):
-        super().__init__(harness)
-        self.opened = []
-        self.children = []
+        super().__init__(harness, Path(__file__).with_name("child.py"))
         self.connections = []
-
-    @property
-    def broker(self):
-        return self.harness.broker
 
     def address(self, *, proxied=False, **options):
         """Return the broker's URL with *options*."""
         query = "&".join(f"{key}={value}" for key, value in options.items())
         return (self.broker.proxied_url if proxied else self.broker.url) + (f"?{query}" if query else "")
-
-    def connect(self, *, proxied=False, partition_count=2, **options):
-        """Return a connection with *options* after creating its group; it is closed at the end."""
-        backend = self.harness.open(self.address(proxied=proxied, **options))
-        self.opened.append(backend)
-        if partition_count:
-            self.wait(backend.ensure_group(self.group, partition_count))
-        return backend
 
     def channel(self):
         """Return a plain channel, to declare and read targets."""
@@ -59,39 +41,11 @@ class RabbitmqKit(Kit):
         self.channel().queue_declare(name, durable=True, arguments={"x-queue-type": "classic"} | arguments)
         return name
 
-    def child(self, *arguments):
-        """Start another Python process with one of the programs in child.py; it is killed after two minutes."""
-        process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("child.py")), *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.PIPE,
-            stdin=subprocess.PIPE,
-            text=True,
-        )
-        watch = threading.Timer(120, process.kill)
-        watch.daemon = True
-        watch.start()
-        self.children.append((process, watch))
-        return process
-
     def close(self):
-        for process, watch in self.children:
-            watch.cancel()
-            process.kill()
-            process.communicate()
-        for backend in self.opened:
-            backend.close(5.0).result(10.0)
         super().close()
         for connection in self.connections:
             with contextlib.suppress(Exception):  # the broker may have been killed meanwhile
                 connection.close()
-
-    @staticmethod
-    def lasts_s(call):
-        """Return the duration of *call* in seconds, and its result."""
-        began_s = time.monotonic()
-        result = call()
-        return time.monotonic() - began_s, result
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,7 @@ import pytest
 from pika import exceptions
 from txcore_rabbitmq.codec import (
     decode_announcement,
-    decode_checkpoint,
-    encode_checkpoint,
+    decode_checkpoint_or_marker,
     encode_marker,
     is_login_refused,
     is_missing,
@@ -18,6 +17,7 @@ from txcore_rabbitmq.codec import (
 )
 from txcore_rabbitmq.connection import LoopThread
 
+from txcore.backends.checkpoint_record import encode_checkpoint
 from txcore.errors import BackendUnavailableError, ConfigError, MessageRejectedError, WireFormatError
 from txcore.records import Checkpoint, Position
 
@@ -65,11 +65,11 @@ def test_the_innermost_of_nested_connection_errors_is_reported():
 def test_checkpoints_and_markers_travel():
     """Checkpoints and markers are decoded as they were encoded; other bytes are a WireFormatError."""
     checkpoint = Checkpoint(Position(7), None, b"t" * 16, b"note")
-    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
-    assert decode_checkpoint(encode_marker(b"nonce")) == b"nonce"
+    assert decode_checkpoint_or_marker(encode_checkpoint(checkpoint)) == checkpoint
+    assert decode_checkpoint_or_marker(encode_marker(b"nonce")) == b"nonce"
     for body in (b"", b"hello", encode_checkpoint(checkpoint)[:-1], b"\x96\xa4txcp\x02\xc0\xc0\xc4\x00\xc4\x00"):
         with pytest.raises(WireFormatError):
-            decode_checkpoint(body)
+            decode_checkpoint_or_marker(body)
         with pytest.raises(WireFormatError):
             decode_announcement(body)
 

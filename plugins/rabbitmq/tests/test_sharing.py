@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from txcore_rabbitmq.sharing import Roll, Standing, surplus_of, wanted_by
+from txcore_rabbitmq.sharing import Roll, Standing, moves_of
 
 
 def holding(*kept, revoking=()):
@@ -15,39 +15,39 @@ def holding(*kept, revoking=()):
 def test_odd_partitions_stay_with_the_members_that_hold_most():
     """A member with an odd partition keeps it, so that few partitions move."""
     members = {"a": holding(0), "b": holding(1, 2)}
-    assert tuple(surplus_of(name, members, 3) for name in members) == ([], [])
+    assert tuple(moves_of(name, members, 3, ()).give_up for name in members) == ([], [])
 
 
 def test_a_newcomer_gets_its_share_of_what_the_others_have():
     """A new member takes the partitions that others give up, and only after they are free."""
     members = {"a": holding(0, 1, 2, 3), "b": holding()}
-    assert surplus_of("a", members, 4) == [2, 3]
-    assert wanted_by("b", members, 4, ()) == []
+    assert moves_of("a", members, 4, ()).give_up == [2, 3]
+    assert moves_of("b", members, 4, ()).take == []
     members["a"] = holding(0, 1, revoking=(2, 3))
-    assert wanted_by("b", members, 4, ()) == []
+    assert moves_of("b", members, 4, ()).take == []
     members["a"] = holding(0, 1)
-    assert wanted_by("b", members, 4, ()) == [2, 3]
-    assert wanted_by("a", members, 4, ()) == []
+    assert moves_of("b", members, 4, ()).take == [2, 3]
+    assert moves_of("a", members, 4, ()).take == []
 
 
 def test_members_that_see_the_same_want_different_partitions():
     """Members with the same view want different partitions, and together all of them."""
     members = {name: holding() for name in "abc"}
-    wanted = [wanted_by(name, members, 8, ()) for name in members]
+    wanted = [moves_of(name, members, 8, ()).take for name in members]
     assert sorted(partition for each in wanted for partition in each) == list(range(8))
     assert [len(each) for each in wanted] == [3, 3, 2]
 
 
 def test_what_is_locked_is_left_alone_and_the_rest_is_taken():
     """A member takes only partitions that are not avoided, as a killed member may still hold locks."""
-    assert wanted_by("a", {"a": holding()}, 4, {0, 2}) == [1, 3]
+    assert moves_of("a", {"a": holding()}, 4, {0, 2}).take == [1, 3]
 
 
 def test_more_members_than_partitions():
     """Members without a partition wait; no member gives up its only one for them."""
     members = {"a": holding(0), "b": holding(1), "c": holding()}
-    assert [surplus_of(name, members, 2) for name in members] == [[], [], []]
-    assert wanted_by("c", members, 2, ()) == []
+    assert [moves_of(name, members, 2, ()).give_up for name in members] == [[], [], []]
+    assert moves_of("c", members, 2, ()).take == []
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -64,10 +64,10 @@ def test_any_group_comes_to_rest_with_equal_shares(seed):
         for _ in range(4):
             members = {name: holding(*partitions) for name, partitions in held.items()}
             for name in held:
-                held[name] -= set(surplus_of(name, members, count))
+                held[name] -= set(moves_of(name, members, count, ()).give_up)
             members = {name: holding(*partitions) for name, partitions in held.items()}
             for name in held:
-                held[name] |= set(wanted_by(name, members, count, ()))
+                held[name] |= set(moves_of(name, members, count, ()).take)
         assert sorted(partition for each in held.values() for partition in each) == list(range(count))
         assert max(map(len, held.values())) - min(map(len, held.values())) <= 1
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from txcore import wire
 from txcore.backends import exit_flush as exiting
+from txcore.backends.checkpoint_record import encode_checkpoint
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import (
     BusyError,
@@ -37,7 +38,7 @@ from txcore.records import (
     Status,
 )
 from txcore_rabbitmq.coalescing import log_properties
-from txcore_rabbitmq.codec import encode_checkpoint, encode_marker, is_too_large
+from txcore_rabbitmq.codec import encode_marker, is_too_large
 from txcore_rabbitmq.connection import CLOSE_GRACE_S, Link, LoopThread
 from txcore_rabbitmq.control import GroupSetup, new_future, scan_checkpoints, verify_group
 from txcore_rabbitmq.ends import AUTHOR, MARKER_PREFIX, Ended, EndSearch

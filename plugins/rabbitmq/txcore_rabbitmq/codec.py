@@ -9,6 +9,7 @@ import msgspec
 import pika  # type: ignore[import-untyped]
 from pika import exceptions
 
+from txcore.backends.checkpoint_record import decode_checkpoint
 from txcore.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -21,7 +22,6 @@ from txcore_rabbitmq.names import HEADERS_BYTES_MAX, SHORT_STRING_BYTES_MAX
 
 TRANSIENT: Final = 1
 PERSISTENT: Final = 2
-CHECKPOINT_VERSION: Final = 1
 OFFSET_HEADER: Final = "x-stream-offset"
 _PRECONDITION_FAILED: Final = 406
 _ACCESS_REFUSED: Final = 403
@@ -41,14 +41,6 @@ class Target(NamedTuple):
 
     exchange: str
     routing_key: str
-
-
-class _CheckpointRecord(msgspec.Struct, array_like=True, tag="txcp"):
-    version: int
-    half: int | None
-    op: int | None
-    token: bytes
-    note: bytes
 
 
 class Announcement(msgspec.Struct, array_like=True, tag="txca"):
@@ -72,7 +64,7 @@ class _Marker(msgspec.Struct, array_like=True, tag="txcm"):
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _announcement_decoder: Final = msgspec.msgpack.Decoder(Announcement)
-_checkpoint_decoder: Final = msgspec.msgpack.Decoder(_CheckpointRecord | _Marker)
+_marker_decoder: Final = msgspec.msgpack.Decoder(_Marker)
 
 
 def parse_topic(topic: str) -> Target:
@@ -153,35 +145,21 @@ def decode_announcement(body: bytes) -> Announcement:
         raise WireFormatError(f"{len(body)} bytes are no announcement: {error}") from error
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint record."""
-    return _encode(
-        _CheckpointRecord(CHECKPOINT_VERSION, checkpoint.half, checkpoint.op, checkpoint.token, checkpoint.note)
-    )
-
-
 def encode_marker(nonce: bytes) -> bytes:
     """Return a record whose arrival shows that all records before it were read."""
     return _encode(_Marker(nonce))
 
 
-def decode_checkpoint(body: bytes) -> Checkpoint | bytes:
+def decode_checkpoint_or_marker(body: bytes) -> Checkpoint | bytes:
     """Return the checkpoint in *body*, or a marker's nonce.
 
     Raises:
         WireFormatError: *body* is neither, or of another version.
     """
     try:
-        record = _checkpoint_decoder.decode(body)
-    except msgspec.DecodeError as error:
-        raise WireFormatError(f"{len(body)} bytes are no checkpoint: {error}") from error
-    if isinstance(record, _Marker):
-        return record.nonce
-    if record.version != CHECKPOINT_VERSION:
-        raise WireFormatError(f"a checkpoint of version {record.version}; this plugin reads {CHECKPOINT_VERSION}")
-    half = None if record.half is None else Position(record.half)
-    op = None if record.op is None else Position(record.op)
-    return Checkpoint(half, op, record.token, record.note)
+        return _marker_decoder.decode(body).nonce
+    except msgspec.DecodeError:
+        return decode_checkpoint(body)
 
 
 def translate(error: BaseException, doing: str) -> TxcoreError:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from txcore.errors import ConfigError, TxcoreError, WireFormatError
 from txcore.records import Checkpoint, LogKind
-from txcore_rabbitmq.codec import decode_checkpoint, different_setting, is_missing, translate
+from txcore_rabbitmq.codec import decode_checkpoint_or_marker, different_setting, is_missing, translate
 from txcore_rabbitmq.names import (
     AGE_ARGUMENT,
     NAME_PREFIX,
@@ -181,7 +181,7 @@ def scan_checkpoints(
     def take(body: bytes) -> bool:
         nonlocal last
         try:
-            record = decode_checkpoint(body)
+            record = decode_checkpoint_or_marker(body)
         except WireFormatError:
             return False  # the record of a newer plugin; an older checkpoint is a valid lower bound
         if isinstance(record, Checkpoint):

@@ -21,7 +21,7 @@ from txcore_rabbitmq.connection import Link, LoopThread
 from txcore_rabbitmq.locks import Locks
 from txcore_rabbitmq.options import Options
 from txcore_rabbitmq.presence import Presence
-from txcore_rabbitmq.sharing import Roll, Standing, surplus_of, wanted_by
+from txcore_rabbitmq.sharing import Roll, Standing, moves_of
 
 _log = logging.getLogger("txcore.rabbitmq")
 
@@ -204,14 +204,13 @@ class ExclusiveClaim:
             return
         now_s = self._clock.elapsed_s()
         members = self._roll.present(now_s) | {self._member: self._holding()}
-        surplus = surplus_of(self._member, members, self._partition_count)
-        for partition in surplus:
-            self._revoke(partition)
-        if surplus:
-            self._announce()
-            return
         avoided = {partition for partition, until_s in self._avoided.items() if until_s > now_s}
-        for partition in wanted_by(self._member, members, self._partition_count, avoided):
+        moves = moves_of(self._member, members, self._partition_count, avoided)
+        for partition in moves.give_up:
+            self._revoke(partition)
+        if moves.give_up:
+            self._announce()
+        for partition in moves.take:
             if partition not in self._trying:
                 self._trying.add(partition)
                 self._locks.take(partition)

@@ -161,7 +161,7 @@ class Releaser:
             else:
                 self._publisher.start(sending)
 
-        self._checks.ask(Target("", sending.routing_key), found)
+        self._checks.ask([Target("", sending.routing_key)], found)
 
     def _begin_when_known(self, item: Release) -> None:
         """Publish after the group's op stream was found; refuse the item otherwise, as its op could not be written."""
@@ -185,7 +185,7 @@ class Releaser:
                 item.settle(Outcome(Status.UNKNOWN, error, missing=missing))
 
         self._publisher.watch(gate)
-        self._checks.ask(op_stream, found)
+        self._checks.ask([op_stream], found)
 
     def mark(self, group: str, partition: int, op: Op, future: Future[Outcome], deadline_s: float) -> None:
         """Append *op* in a record of its own, after the ops queued before it."""
@@ -297,18 +297,13 @@ class Releaser:
         return target
 
     def _send_when_found(self, sending: Sending, unknown: Sequence[Target]) -> None:
-        left = len(unknown)
-
         def found(error: TxcoreError | None) -> None:
-            nonlocal left
-            left -= 1
             if error is not None:
                 sending.settle(Status.REFUSED, error)
-            elif not left:
+            else:
                 self._publisher.start(sending)
 
-        for target in unknown:
-            self._checks.ask(target, found)
+        self._checks.ask(unknown, found)
 
 
 def _no_group(half: HalfRecord) -> ConfigError:

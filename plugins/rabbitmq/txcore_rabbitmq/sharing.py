@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from txcore.backends.fair_share import fair_shares
+from txcore.backends.fair_share import Moves, fair_moves, fair_shares
 
 
 class Standing(NamedTuple):
@@ -19,29 +19,19 @@ class Standing(NamedTuple):
     revoking: frozenset[int] = frozenset()
 
 
-def _shares(members: Mapping[str, Standing], partition_count: int) -> dict[str, int]:
-    return fair_shares({member: len(members[member].kept) for member in sorted(members)}, partition_count)
-
-
-def surplus_of(me: str, members: Mapping[str, Standing], partition_count: int) -> list[int]:
-    """Return the partitions that *me* must give up to the others."""
-    kept = sorted(members[me].kept)
-    return kept[_shares(members, partition_count)[me] :]
-
-
-def wanted_by(me: str, members: Mapping[str, Standing], partition_count: int, avoided: Collection[int]) -> list[int]:
-    """Return the free partitions that *me* must take; other members with the same view take different ones.
+def moves_of(me: str, members: Mapping[str, Standing], partition_count: int, avoided: Collection[int]) -> Moves:
+    """Return the partitions that *me* must give up, or take; other members with the same view take different ones.
 
     *avoided* are partitions that no member announces but that are not free, as after the recent death of a member.
     """
-    held = {partition for holding in members.values() for partition in (*holding.kept, *holding.revoking)}
+    shares = fair_shares({member: len(members[member].kept) for member in sorted(members)}, partition_count)
+    held = {partition for each in members.values() for partition in (*each.kept, *each.revoking)}
     free = [partition for partition in range(partition_count) if partition not in held and partition not in avoided]
-    for member, share in _shares(members, partition_count).items():
-        missing = max(0, share - len(members[member].kept))
-        mine, free = free[:missing], free[missing:]
+    for member, share in shares.items():
         if member == me:
-            return mine
-    return []
+            break
+        free = free[len(fair_moves(members[member].kept, free, share).take) :]
+    return fair_moves(members[me].kept, free, shares[me])
 
 
 class Roll:

@@ -7,19 +7,13 @@ A missing binding is found only when the message is returned.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
+from txcore.backends.target_cache import Found, TargetCache
 from txcore.clock import Clock
 from txcore.errors import MessageRejectedError, TxcoreError
 from txcore_rabbitmq.codec import Target, is_forbidden, is_locked, is_login_refused, is_missing, translate
-
-KNOWN_S: Final = 60.0
-"""Time, in seconds, for which a target that was found counts as existing."""
-KNOWN_COUNT_MAX: Final = 10_000
-
-Found = Callable[[TxcoreError | None], None]
-"""A function that takes None, or the reason why the target is refused."""
 
 
 class TargetChecks:
@@ -29,33 +23,22 @@ class TargetChecks:
         self._clock = clock
         self._connection: Any = None
         self._channel: Any = None
-        self._known: dict[Target, float] = {}
-        self._asked: dict[Target, list[Found]] = {}
+        self._cache: TargetCache[Target, bool] = TargetCache(clock, self._begin)
         self._queue: deque[Target] = deque()
         self._is_asking = False
         self._refusal: TxcoreError | None = None
 
     def is_known(self, target: Target) -> bool:
-        """Return whether the target was found within the last `KNOWN_S`."""
-        return self._known.get(_what(target), 0.0) > self._clock.elapsed_s()
+        """Return whether the target was found not long ago."""
+        return self._cache.known(_what(target), self._clock.elapsed_s()) is not None
 
-    def ask(self, target: Target, found: Found) -> None:
-        """Ask for the target and call *found* with the answer; it may never come, so the caller keeps a deadline."""
-        if self._refusal is not None:
-            found(self._refusal)
-            return
-        what = _what(target)
-        waiting = self._asked.get(what)
-        if waiting is not None:
-            waiting.append(found)
-            return
-        self._asked[what] = [found]
-        self._queue.append(what)
-        self._next()
+    def ask(self, targets: Iterable[Target], found: Found) -> None:
+        """Call *found* once: when *targets* were found, or with the first error. The caller keeps a deadline."""
+        self._cache.ask(map(_what, targets), found)
 
     def forget(self, target: Target) -> None:
         """Ask for the target again next time, as a message to it was refused."""
-        self._known.pop(_what(target), None)
+        self._cache.forget(_what(target))
 
     def up(self, connection: Any) -> None:
         """Ask the waiting questions on a new connection."""
@@ -70,11 +53,16 @@ class TargetChecks:
         self._is_asking = False
         if is_login_refused(error):
             self._refusal = error
-            self._queue.clear()
-            asked, self._asked = self._asked, {}
-            for waiting in asked.values():
-                for found in waiting:
-                    found(error)
+            queue, self._queue = self._queue, deque()
+            self._begin(queue)
+
+    def _begin(self, targets: Iterable[Target]) -> None:
+        if self._refusal is None:
+            self._queue.extend(targets)
+            self._next()
+        else:
+            for target in targets:
+                self._cache.failed(target, self._refusal)
 
     def _next(self) -> None:
         if self._is_asking or self._connection is None or not self._queue:
@@ -112,11 +100,9 @@ class TargetChecks:
         self._is_asking = False
         target = self._queue.popleft()
         if error is None:
-            if len(self._known) >= KNOWN_COUNT_MAX:
-                self._known.clear()
-            self._known[target] = self._clock.elapsed_s() + KNOWN_S
-        for found in self._asked.pop(target, ()):
-            found(error)
+            self._cache.answered(target, True)
+        else:
+            self._cache.failed(target, error)
         self._next()
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from txcore_conformance.children import Children
 from txcore_sqlite import Options, SqliteBackend
 
 from txcore import wire
@@ -72,7 +70,8 @@ class Kit:
 
     def __init__(self, path):
         self.path = path
-        self.children = []
+        self.children = Children(Path(__file__).with_name("child.py"))
+        self.child = self.children.start
         self._ids = IdFactory(SystemClock(), random.Random(7))
 
     def half(self, *, topics=("created",), body=b"payload", partition=0, generation=0, key=b"k", headers=None, of=None):
@@ -123,28 +122,6 @@ class Kit:
         connection.execute("BEGIN IMMEDIATE")
         return closing(connection)
 
-    def child(self, *arguments):
-        """Start another Python process with one of the programs in child.py; it is killed after a minute."""
-        script = Path(__file__).with_name("child.py")
-        process = subprocess.Popen(
-            [sys.executable, str(script), *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.PIPE,
-            stdin=subprocess.PIPE,
-            text=True,
-        )
-        watch = threading.Timer(60, process.kill)
-        watch.daemon = True
-        watch.start()
-        self.children.append((process, watch))
-        return process
-
-    def reap(self):
-        for process, watch in self.children:
-            watch.cancel()
-            process.kill()
-            process.communicate()
-
     @staticmethod
     def until(condition, timeout_s=20.0):
         """Return the first true value of *condition*."""
@@ -162,7 +139,7 @@ class Kit:
 def kit(tmp_path):
     kit = Kit(tmp_path / "broker.db")
     yield kit
-    kit.reap()
+    kit.children.reap()
 
 
 @pytest.fixture

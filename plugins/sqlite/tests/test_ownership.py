@@ -6,6 +6,7 @@ import random
 import sqlite3
 
 import pytest
+from txcore_conformance.member import Member, shared_out
 from txcore_sqlite.ownership import _free, _leave, take_step
 
 from txcore.errors import BusyError, ClosedError, ConfigError
@@ -15,50 +16,19 @@ ASSIGNED, REVOKING, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.REVOKING, Cla
 LEASE_MS = 5_000
 
 
-class Member:
-    """A claim, and the partitions that its owner believes to hold."""
-
-    def __init__(self, backend, name):
-        self.claim = backend.claim("orders", name)
-        self.held = set()
-        self.revoking = set()
-        self.lost = 0
-
-    def poll(self, *, obeys=True):
-        for event in self.claim.poll():
-            if event.kind is ASSIGNED:
-                assert event.partition not in self.held
-                self.held.add(event.partition)
-            elif event.kind is LOST:
-                self.held.remove(event.partition)
-                self.revoking.discard(event.partition)
-                self.lost += 1
-            else:
-                assert event.drain_s > 0
-                self.revoking.add(event.partition)
-            if event.kind is REVOKING and obeys:
-                self.held.remove(event.partition)
-                self.revoking.remove(event.partition)
-                self.claim.give_up(event.partition)
-        return self.held
-
-
-def shared_out(*members):
-    """Poll all members; return their numbers of partitions. No two members may hold one partition."""
-    held = [set(member.poll()) for member in members]
-    assert sum(map(len, held)) == len(set().union(*held)), "two members hold one partition"
-    return sorted(map(len, held))
+def join(backend, name):
+    return Member(backend.claim("orders", name))
 
 
 def test_a_lone_member_gets_everything_at_once(kit, backend):
     """The first member owns every partition."""
-    member = Member(backend, "checker")
+    member = join(backend, "checker")
     kit.until(lambda: shared_out(member) == [4])
 
 
 def test_members_share_evenly_and_never_one_partition(kit, opened):
     """Joining members get their share after it is given up; leaving members free their partitions at once."""
-    first, second, third = (Member(opened(lease_s=1.0), name) for name in "abc")
+    first, second, third = (join(opened(lease_s=1.0), name) for name in "abc")
     kit.until(lambda: shared_out(first, second, third) == [1, 1, 2])
     second.claim.close(1.0).result(10)
     kit.until(lambda: shared_out(first, third) == [2, 2])
@@ -69,9 +39,9 @@ def test_members_share_evenly_and_never_one_partition(kit, opened):
 
 def test_a_partition_is_handed_over_only_when_it_was_given_up(kit, opened):
     """The new owner gets no partition while the old owner drains."""
-    first = Member(opened(lease_s=60), "a")
+    first = join(opened(lease_s=60), "a")
     kit.until(lambda: shared_out(first) == [4])
-    second = Member(opened(lease_s=60), "b")
+    second = join(opened(lease_s=60), "b")
     kit.until(lambda: beaten(first) and first.poll(obeys=False) and len(first.revoking) == 2)
     for _ in range(3):
         kit.until(lambda: beaten(second))
@@ -86,9 +56,9 @@ def test_a_partition_is_handed_over_only_when_it_was_given_up(kit, opened):
 
 def test_a_member_that_does_not_drain_in_time_loses_the_partition(kit, opened, clock):
     """A member that ignores REVOKING for its drain time gets LOST, and another member gets the partition."""
-    first = Member(opened(clock=clock, lease_s=60), "a")
+    first = join(opened(clock=clock, lease_s=60), "a")
     kit.until(lambda: shared_out(first) == [4])
-    second = Member(opened(clock=clock, lease_s=60), "b")
+    second = join(opened(clock=clock, lease_s=60), "b")
     kit.until(lambda: beaten(first) and first.poll(obeys=False) and len(first.revoking) == 2)
     for _ in range(4):
         assert len(first.poll(obeys=False)) == 4
@@ -106,7 +76,7 @@ def beaten(member):
 
 def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
     """A member that gives up by itself competes again, and gets the partition back when no other member wants it."""
-    member = Member(backend, "a")
+    member = join(backend, "a")
     kit.until(lambda: shared_out(member) == [4])
     member.held.remove(2)
     member.claim.give_up(2)
@@ -115,7 +85,7 @@ def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
 
 def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit, backend):
     """A give_up refers to the last ASSIGNED that was polled; a later one that was not polled yet is kept."""
-    claim = Member(backend, "a").claim
+    claim = join(backend, "a").claim
     kit.until(lambda: len(claim._held) == 4)
     claim.give_up(0)
     assert 0 in claim._held, "not polled yet"
@@ -132,7 +102,7 @@ def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit, bac
 
 def test_a_member_without_heartbeat_says_lost_itself(kit, opened, clock):
     """A member whose heartbeat cannot be stored for lease_s reports LOST for all; later it is assigned anew."""
-    member = Member(opened(clock=clock, lease_s=2.0, busy_timeout_s=0.1), "a")
+    member = join(opened(clock=clock, lease_s=2.0, busy_timeout_s=0.1), "a")
     kit.until(lambda: shared_out(member) == [4])
     with kit.lock():
         clock.now_ms += 2_000
@@ -145,7 +115,7 @@ def test_a_killed_process_is_replaced(kit, opened):
     """The partitions of a process killed with -9 go to another one after its lease expired."""
     child = kit.child("hold", kit.path, "killed")
     assert child.stdout.readline() == "held\n"
-    member = Member(opened(lease_s=0.5), "heir")
+    member = join(opened(lease_s=0.5), "heir")
     assert set() == member.poll()
     child.kill()
     child.wait(20)
@@ -154,17 +124,17 @@ def test_a_killed_process_is_replaced(kit, opened):
 
 def test_members_of_one_name_are_two(kit, opened):
     """Two members that join under the same name share the partitions like any two members."""
-    first, second = (Member(opened(lease_s=1.0), "same") for _ in range(2))
+    first, second = (join(opened(lease_s=1.0), "same") for _ in range(2))
     kit.until(lambda: shared_out(first, second) == [2, 2])
 
 
 def test_closing_the_backend_leaves_the_group(kit, opened):
     """After a backend closes, other processes take over at once, before the lease expires."""
     backend = opened(lease_s=600)
-    first = Member(backend, "a")
+    first = join(backend, "a")
     kit.until(lambda: shared_out(first) == [4])
     backend.close().result(10)
-    second = Member(opened(lease_s=600), "b")
+    second = join(opened(lease_s=600), "b")
     kit.until(lambda: shared_out(second) == [4])
 
 

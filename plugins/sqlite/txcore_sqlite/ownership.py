@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from txcore.backends.fair_share import fair_shares
+from txcore.backends.fair_share import fair_moves, fair_shares
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError, UsageError
 from txcore.port import resolved
@@ -261,17 +261,15 @@ def take_step(connection: sqlite3.Connection, group: str, member: str, now_ms: i
         (group_id, now_ms),
     )
     kept, free = _partitions(connection, group_id, member)
-    surplus = len(kept) - _share(connection, group_id, member, partition_count)
-    if surplus > 0:
-        connection.executemany(
-            "UPDATE partition SET revoke_ms = ? WHERE group_id = ? AND partition = ?",
-            [(now_ms + lease_ms, group_id, partition) for partition in kept[-surplus:]],
-        )
-    elif surplus < 0:
-        connection.executemany(
-            "UPDATE partition SET member = ? WHERE group_id = ? AND partition = ?",
-            [(member, group_id, partition) for partition in free[:-surplus]],
-        )
+    moves = fair_moves(kept, free, _share(connection, group_id, member, partition_count))
+    connection.executemany(
+        "UPDATE partition SET revoke_ms = ? WHERE group_id = ? AND partition = ?",
+        [(now_ms + lease_ms, group_id, partition) for partition in moves.give_up],
+    )
+    connection.executemany(
+        "UPDATE partition SET member = ? WHERE group_id = ? AND partition = ?",
+        [(member, group_id, partition) for partition in moves.take],
+    )
     mine = connection.execute(
         "SELECT partition, revoke_ms FROM partition WHERE group_id = ? AND member = ? ORDER BY partition",
         (group_id, member),
