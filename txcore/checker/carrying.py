@@ -15,7 +15,7 @@ from txcore.checker.immunity import kept_by_copy
 from txcore.checker.look_back import learn_journals
 from txcore.checker.partition_state import NOWHERE
 from txcore.checker.tenure import Tenure
-from txcore.records import Half, HalfRecord, Status
+from txcore.records import Half, HalfRecord, ParkCode, Status
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 
@@ -82,7 +82,7 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
     """
     state, extras = tenure.state, pending.extras
     folded_to, token = -1 if state.op_read is None else state.op_read, state.token
-    if extras.park is not None:
+    if extras.park is not None and extras.park[0] is ParkCode.COVERAGE_GAP:
         folded_to, token = extras.copied_from or NOWHERE
     for place in (extras.force_at, state.waiting_from(pending.transaction_id)):
         if place is not None and place[0] <= folded_to:
