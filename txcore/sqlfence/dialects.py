@@ -85,7 +85,7 @@ class Dialect(ABC):
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
     meta_columns: ClassVar[str] = "m.*"
-    created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch
+    as_ms: ClassVar[str]  #: a template of the expression for a time of the database in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -300,8 +300,8 @@ class Dialect(ABC):
         """Return the existing rows with all of their columns."""
         names, values = self.named(ids)
         sql = (
-            f"SELECT transaction_id, state, producer_group, {self.created_ms}, checks FROM {self.tables.fence} "  # noqa: S608
-            f"WHERE transaction_id IN ({names})"
+            f"SELECT transaction_id, state, producer_group, {self.as_ms.format('created')}, checks "  # noqa: S608
+            f"FROM {self.tables.fence} WHERE transaction_id IN ({names})"
         )
         return {
             decode_id(row[0]): FenceRow(int(row[1]), str(row[2]), int(row[3]), int(row[4]))

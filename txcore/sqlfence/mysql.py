@@ -25,7 +25,7 @@ class MySQL(AnchoredDialect):
     """MariaDB 10.6 and later, MySQL 8; any synchronous or asynchronous driver of SQLAlchemy."""
 
     family: ClassVar[str] = MYSQL
-    created_ms = "CAST(UNIX_TIMESTAMP(created) * 1000 AS SIGNED)"
+    as_ms: ClassVar[str] = "CAST(UNIX_TIMESTAMP({}) * 1000 AS SIGNED)"
     # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap lock.
     check_waits: ClassVar[bool] = False
     # It makes the horizon a current read at every isolation level: REPEATABLE READ, the default, would otherwise show

@@ -25,7 +25,7 @@ class SQLite(AnchoredDialect):
     """SQLite 3.24 and later, through sqlite3 or aiosqlite."""
 
     family: ClassVar[str] = SQLITE
-    created_ms = "CAST(round((julianday(created) - 2440587.5) * 86400000) AS INTEGER)"
+    as_ms: ClassVar[str] = "CAST(round((julianday({}) - 2440587.5) * 86400000) AS INTEGER)"
     locks_whole_file: ClassVar[bool] = True
     check_counted: ClassVar[str] = "ON CONFLICT (transaction_id) DO UPDATE SET checks = (checks + 1) % 1000"
 
