@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sqlite3
 import weakref
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, text
@@ -95,27 +96,18 @@ class SqlAlchemyBorder:
         rows = shortcut and shortcut(driver, sql, values)
         if rows is not None:
             return rows
-        cursor = self._executed(sql, values)
-        try:
+        with closing(self._executed(sql, values)) as cursor:
             return list(cursor.fetchall())
-        finally:
-            cursor.close()
 
     def quick_change(self, sql: str, values: Values) -> int:
         """Run *sql* on the driver's cursor and return the number of rows."""
-        cursor = self._executed(sql, values)
-        try:
+        with closing(self._executed(sql, values)) as cursor:
             return int(cursor.rowcount)
-        finally:
-            cursor.close()
 
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""
-        cursor = self._executed(sql, {})
-        try:
+        with closing(self._executed(sql, {})) as cursor:
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
-        finally:
-            cursor.close()
 
     def open_at_driver(self) -> bool | None:
         """Return the state of the driver's connection."""
