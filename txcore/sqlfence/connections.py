@@ -10,7 +10,7 @@ import functools
 import sqlite3
 import weakref
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import UnboundExecutionError
@@ -173,8 +173,7 @@ class SqlAlchemyBorder:
 
     def marked(self) -> Mark | None:
         """Return the mark."""
-        mark: Mark | None = getattr(self._holder, _MARK, None)
-        return mark
+        return cast("Mark | None", getattr(self._holder, _MARK, None))
 
     def idle(self) -> SqlAlchemyBorder | None:
         """Return the border over the marked Connection, unless it was returned to its pool or is in use."""
@@ -307,8 +306,7 @@ async def on_border(
             "AsyncSqlFence and AsyncInbox take SQLAlchemy's AsyncConnection and AsyncSession, "
             f"not a {kind.__module__}.{kind.__qualname__}: use SqlFence and Inbox with that"
         )
-    result: T = await taken.run_sync(lambda inner: action(border_of(inner, engine)))
-    return result
+    return cast("T", await taken.run_sync(lambda inner: action(border_of(inner, engine))))
 
 
 async def on_idle(connection: Any, action: Callable[[Border], T]) -> T | None:
@@ -320,8 +318,7 @@ async def on_idle(connection: Any, action: Callable[[Border], T]) -> T | None:
     border = border_of(inner).idle() if inner is not None else None
     if border is None or not is_async(connection):
         return None if border is None else action(border)
-    result: T = await connection.run_sync(lambda _: action(border))
-    return result
+    return cast("T", await connection.run_sync(lambda _: action(border)))
 
 
 def is_open(connection: Any) -> bool:
