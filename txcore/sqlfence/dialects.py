@@ -310,8 +310,7 @@ class Dialect(ABC):
 
     def oldest(self, border: Border) -> bytes | None:
         """Return the smallest id."""
-        sql = f"SELECT transaction_id FROM {self.tables.fence} ORDER BY transaction_id LIMIT 1"  # noqa: S608
-        rows = border.rows(sql, {})
+        rows = border.rows(f"SELECT transaction_id FROM {self.tables.fence} ORDER BY transaction_id LIMIT 1", {})  # noqa: S608
         return decode_id(rows[0][0]) if rows else None
 
     def named(self, ids: Iterable[bytes]) -> tuple[str, dict[str, Any]]:

@@ -98,8 +98,7 @@ class SQLite(AnchoredDialect):
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Lock out every other writer; the wait for the file is bounded by *lock_timeout_s*."""
-        before = int(border.outside("PRAGMA busy_timeout")[0][0])
-        undo = f"PRAGMA busy_timeout = {before}"
+        undo = f"PRAGMA busy_timeout = {int(border.outside('PRAGMA busy_timeout')[0][0])}"
         border.outside(f"PRAGMA busy_timeout = {max(0, int(lock_timeout_s * 1000))}")
         try:
             self.begin(border)
