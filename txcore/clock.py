@@ -83,9 +83,8 @@ _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _read_boot_id() -> str:
-    path = Path("/proc/sys/kernel/random/boot_id")
     try:
-        return path.read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
 

@@ -102,8 +102,7 @@ class BackendConflictError(UsageError):
     """Two distributions offer one scheme; the text names both, and one of them must be uninstalled."""
 
     def __init__(self, scheme: str, distributions: tuple[str, ...]) -> None:
-        names = " and ".join(distributions)
-        super().__init__(f"backend {scheme!r} is offered by {names}; uninstall one of them")
+        super().__init__(f"backend {scheme!r} is offered by {' and '.join(distributions)}; uninstall one of them")
         self.scheme = scheme
         self.distributions = distributions
 

@@ -41,8 +41,7 @@ def open_doctor(url: str, request: Request) -> Examination[Any] | None:
         UnknownSchemeError, BackendNotInstalledError, BackendConflictError, ConfigError: see `connect`.
         BackendUnavailableError: the broker cannot be reached, or refuses the credentials.
     """
-    found = _hook(url).txcore_doctor(url=url, options=_options(url), request=request)
-    return cast("Examination[Any] | None", found)
+    return cast("Examination[Any] | None", _hook(url).txcore_doctor(url=url, options=_options(url), request=request))
 
 
 def find_entry_point(scheme: str) -> EntryPoint:
@@ -80,8 +79,7 @@ def installed_backends() -> Sequence[InstalledBackend]:
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         missing = ""
         try:
-            module = point.load()
-            check = getattr(module, "check_driver", None)
+            check = getattr(point.load(), "check_driver", None)
             if check is not None:
                 check()
         except (BackendNotInstalledError, ImportError) as error:

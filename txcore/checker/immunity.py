@@ -53,8 +53,7 @@ class Beginnings:
         halves that an owner finds when it begins, and for copies, the append time counts, less the allowance for clocks
         that differ. A fenced half needs no such allowance: checked too early, it is at worst delivered twice.
         """
-        capabilities = self._tenure.context.backend.capabilities
-        skew_ms = 0.0 if half.fence_decides else capabilities.clock_skew_max_s * 1000
+        skew_ms = 0.0 if half.fence_decides else self._tenure.context.backend.capabilities.clock_skew_max_s * 1000
         first_ms = (float(half.first_appended_ms) or copied_ms) + skew_ms
         if not self._tenure.is_claimed:
             return first_ms

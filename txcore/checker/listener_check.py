@@ -29,12 +29,11 @@ def ask(tenure: Tenure, pending: Pending) -> Flow[None]:
     topics = {message.topic for message in half.messages}
     listener = next((each for each in context.listeners if _takes(each, topics)), None)
     if listener is None:
-        reason = NO_ROW_REASON if pending.terms.asks_fence else NO_LISTENER_REASON
         context.report.event(
             names.CHECK_WRONG_LISTENER,
             group=context.group,
             topics=sorted(topics),
-            reason=reason,
+            reason=NO_ROW_REASON if pending.terms.asks_fence else NO_LISTENER_REASON,
             transaction_id=identity,
         )
         retry_backoff.put_off(tenure, pending)

@@ -198,11 +198,10 @@ def _probe_line(subject: PortSubject) -> Finding:
     )
     limit_s = subject.backend.capabilities.release_time_max_s
     if p99 > limit_s / RELEASE_PARTS:
-        change = "a faster disk or network for the broker, or a longer delivery timeout in the backend's URL"
         return warn(
             f"{text}: more than a quarter of the {duration(limit_s)} that a release may take, so that some will end as "
             "UNKNOWN",
-            change,
+            "a faster disk or network for the broker, or a longer delivery timeout in the backend's URL",
         )
     return ok(text)
 

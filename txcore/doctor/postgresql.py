@@ -22,18 +22,15 @@ def _version(subject: DatabaseSubject) -> Finding:
     return version_check(version, VERSION_OLDEST, VERSION_KEPT, "PostgreSQL")
 
 
-def _fsync(subject: DatabaseSubject) -> Finding:
-    if subject.ask("SHOW fsync")[0] == "on":
-        return ok("fsync is on")
-    text = "fsync is off: a power failure undoes commits whose messages are out, and may break the files"
-    return fail(text, "ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf();")
+def _switch(setting: str, effect: str) -> Check[DatabaseSubject]:
+    """Return the check that a setting of the whole server is on; *effect* is that of one that is off."""
 
+    def look(subject: DatabaseSubject) -> Finding:
+        if subject.ask(f"SHOW {setting}")[0] == "on":
+            return ok(f"{setting} is on")
+        return fail(f"{setting} is off: {effect}", f"ALTER SYSTEM SET {setting} = on; SELECT pg_reload_conf();")
 
-def _full_page_writes(subject: DatabaseSubject) -> Finding:
-    if subject.ask("SHOW full_page_writes")[0] == "on":
-        return ok("full_page_writes is on")
-    text = "full_page_writes is off: a power failure may leave torn pages that recovery cannot mend"
-    return fail(text, "ALTER SYSTEM SET full_page_writes = on; SELECT pg_reload_conf();")
+    return Check(f"postgresql.{setting.replace('_', '-')}", f"{setting} is on", look)
 
 
 def _synchronous_commit(subject: DatabaseSubject) -> Finding:
@@ -119,16 +116,12 @@ CHECKS: Final = (
     Check("postgresql.tables", "the fence's tables are there, as this version makes them", tables),
     Check("postgresql.rights", "producer, check and prune may use them", rights, needs="postgresql.tables"),
     Check("postgresql.message-table", MESSAGE_TABLE, message_table, needs="postgresql.rights"),
-    Check("postgresql.fsync", "fsync is on", _fsync),
-    Check("postgresql.full-page-writes", "full_page_writes is on", _full_page_writes),
+    _switch("fsync", "a power failure undoes commits whose messages are out, and may break the files"),
+    _switch("full_page_writes", "a power failure may leave torn pages that recovery cannot mend"),
     Check("postgresql.synchronous-commit", "synchronous_commit is on", _synchronous_commit),
     Check("postgresql.standby", "this is the primary, and its standbys, if any, are synchronous", _standby),
     Check("postgresql.lock-timeout", "no timeout cuts a producer's insert", _lock_timeout),
     Check("postgresql.idle-timeout", "a hanging service's transaction ends", _idle_timeout),
     Check("postgresql.prepared", "no prepared transaction is left over", _prepared),
-    Check(
-        "postgresql.clock",
-        "the database's clock is this machine's",
-        clock_check("SELECT extract(epoch from clock_timestamp()) * 1000"),
-    ),
+    clock_check("postgresql.clock", "SELECT extract(epoch from clock_timestamp()) * 1000"),
 )

@@ -15,7 +15,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from txcore.clock import Clock, system_randomness
 from txcore.errors import TxcoreError
-from txcore.findings import Finding, UntoldError, fail, ok, skewed, version_of, warn
+from txcore.findings import Check, Finding, UntoldError, fail, ok, skewed, version_of, warn
 from txcore.ids import IdFactory, id_text
 from txcore.message_table import Mode, Refused, TableRow
 from txcore.outbox.slots import Slots
@@ -188,8 +188,7 @@ def rights(subject: DatabaseSubject) -> Finding:
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.fence}; GRANT SELECT, UPDATE ON {names.meta}; "
         f"both TO {subject.user}"
     )
-    refusal = _tried(subject, steps, grant)
-    return refusal or ok("producer, check and prune may do all they need (tried, and rolled back)")
+    return _tried(subject, steps, grant, "producer, check and prune may do all they need (tried, and rolled back)")
 
 
 def message_table(subject: DatabaseSubject) -> Finding:
@@ -215,8 +214,8 @@ def message_table(subject: DatabaseSubject) -> Finding:
         ("a relay's delete", lambda border: slots.delete(border, [row])),
     )
     grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.message}, {names.slot}; both TO {subject.user}"
-    refusal = _tried(subject, steps, grant)
-    return refusal or ok(f"{names.message} and {names.slot} are there, producer and relay may use them")
+    success = f"{names.message} and {names.slot} are there, producer and relay may use them"
+    return _tried(subject, steps, grant, success)
 
 
 def _is_there(subject: DatabaseSubject, name: str) -> bool:
@@ -224,8 +223,8 @@ def _is_there(subject: DatabaseSubject, name: str) -> bool:
     return inspect(subject.engine).has_table(table, schema or None)
 
 
-def _tried(subject: DatabaseSubject, steps: Steps, grant: str) -> Finding | None:
-    """Run *steps* in one transaction that is rolled back; return the refusal, or None."""
+def _tried(subject: DatabaseSubject, steps: Steps, grant: str, success: str) -> Finding:
+    """Run *steps* in one transaction that is rolled back; return the refusal, or *success*."""
     dialect = subject.dialect
     with subject.engine.connect() as connection:
         border, doing = own_border(connection, dialect), "opening a transaction"
@@ -235,7 +234,7 @@ def _tried(subject: DatabaseSubject, steps: Steps, grant: str) -> Finding | None
                     step(border)
         except Exception as error:  # noqa: BLE001 - whatever refuses is the finding
             return _refused(subject, doing, error, grant)
-    return None
+    return ok(success)
 
 
 def _refused(subject: DatabaseSubject, doing: str, error: Exception, grant: str) -> Finding:
@@ -253,8 +252,8 @@ def _refused(subject: DatabaseSubject, doing: str, error: Exception, grant: str)
     return fail(text, changes.get(failure.cause, grant))
 
 
-def clock_check(sql: str) -> Callable[[DatabaseSubject], Finding]:
-    """Return the check of the database's clock, which *sql* reads in milliseconds."""
+def clock_check(name: str, sql: str) -> Check[DatabaseSubject]:
+    """Return the check *name* of the database's clock, which *sql* reads in milliseconds."""
 
     def look(subject: DatabaseSubject) -> Finding:
         subject.ask("SELECT 1")  # the connection is warm
@@ -265,7 +264,7 @@ def clock_check(sql: str) -> Callable[[DatabaseSubject], Finding]:
         skew_ms = max(before_ms - there_ms, there_ms - after_ms)
         return skewed(text, skew_ms, "the column created cannot be compared with ids")
 
-    return look
+    return Check(name, "the database's clock is this machine's", look)
 
 
 def version_check(version: str, oldest: str, kept: str, name: str) -> Finding:

@@ -41,8 +41,7 @@ class InboxTable:
         Raises:
             UsageError: they were made by a newer txcore.
         """
-        statements = inbox_ddl(self.dialect.family, self.tables)
-        self.dialect.create(border, statements, has_identity=False)
+        self.dialect.create(border, inbox_ddl(self.dialect.family, self.tables), has_identity=False)
         self.dialect.horizon(border)
 
     def take(self, border: Border, message: MessageId, *, old_is_first: bool) -> bool:

@@ -89,8 +89,7 @@ class MemoryBackend(ClosedAtExit):
 
     def _turned_away(self, half: HalfRecord, op: Op, claim: ClaimPort | None) -> Outcome | None:
         """Return the refusal of a half's op by the store itself, or None."""
-        fenced = self.broker.fenced(half.group, half.partition, op, claim)
-        return fenced or self.broker.superseded(half.group, op)
+        return self.broker.fenced(half.group, half.partition, op, claim) or self.broker.superseded(half.group, op)
 
     def _release_in_steps(
         self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]
@@ -140,8 +139,7 @@ class MemoryBackend(ClosedAtExit):
             return
 
         def apply() -> Outcome:
-            turned_away = self._turned_away(half, op, claim)
-            return turned_away or self.broker.append_ops(half.group, half.partition, [op])
+            return self._turned_away(half, op, claim) or self.broker.append_ops(half.group, half.partition, [op])
 
         self.request("op", apply, done, (half.transaction_id,))
 

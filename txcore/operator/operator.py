@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from txcore import arguments
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
@@ -321,5 +321,4 @@ def _caught_up(survey: Survey) -> Survey:
 
 
 def _one(command: HalfRecord | Resolution) -> Flow[Outcome]:
-    outcome: Outcome = yield command
-    return outcome
+    return cast("Outcome", (yield command))

@@ -61,8 +61,7 @@ class _Newest:
     def take_op(self, op: Op) -> None:
         step = _step_of(op)
         if step:
-            forced = to_json.FORCED.get(op.forced, "")
-            self.add(Entry(op.at_ms, op.transaction_id, step, op.by, forced, op.reason))
+            self.add(Entry(op.at_ms, op.transaction_id, step, op.by, to_json.FORCED.get(op.forced, ""), op.reason))
 
     def take_half(self, half: Half, appended_ms: int | None) -> None:
         if half.generation and half.folded_to >= 0 and half.reason:

@@ -23,11 +23,6 @@ NAMED_MAX: Final = 200
 """Most rows that a statement names by a parameter each."""
 
 _NOW: Final = {POSTGRESQL: "clock_timestamp()", MYSQL: "NOW(3)", SQLITE: "'now'"}
-_MS: Final = {
-    POSTGRESQL: "CAST(extract(epoch FROM {}) * 1000 AS bigint)",
-    MYSQL: "CAST(UNIX_TIMESTAMP({}) * 1000 AS SIGNED)",
-    SQLITE: "CAST(round((julianday({}) - 2440587.5) * 86400000) AS INTEGER)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +57,7 @@ class Slots:
         self._group = {"producer_group": group}
         self._owner = owner
         self._message, self._slot = dialect.tables.message, dialect.tables.slot
-        self._ms = _MS[dialect.family].format
-        self._now_ms = self._ms(_NOW[dialect.family])
+        self._now_ms = dialect.as_ms.format(_NOW[dialect.family])
         self._is_leased = dialect.family == SQLITE
 
     def create(self, border: Border) -> None:
@@ -73,8 +67,7 @@ class Slots:
         missing = [slot for slot in range(BELL, SLOT_COUNT) if slot not in there]
         if not missing:
             return
-        family = self.dialect.family
-        tail = "ON DUPLICATE KEY UPDATE beats = beats" if family == MYSQL else "ON CONFLICT DO NOTHING"
+        tail = "ON DUPLICATE KEY UPDATE beats = beats" if self.dialect.family == MYSQL else "ON CONFLICT DO NOTHING"
         places = ", ".join(f"(:producer_group, {slot})" for slot in missing)
         border.change(f"INSERT INTO {self._slot} (producer_group, slot) VALUES {places} {tail}", self._group)  # noqa: S608
 
@@ -174,8 +167,8 @@ class Slots:
     def stats(self, border: Border) -> TableStats:
         """Count the rows."""
         sql = (
-            f"SELECT parked, count(*), {self._now_ms} - {self._ms('min(created)')} FROM {self._message} "  # noqa: S608
-            "WHERE producer_group = :producer_group GROUP BY parked"
+            f"SELECT parked, count(*), {self._now_ms} - {self.dialect.as_ms.format('min(created)')} "  # noqa: S608
+            f"FROM {self._message} WHERE producer_group = :producer_group GROUP BY parked"
         )
         found = {int(row[0]): (int(row[1]), max(int(row[2]), 0)) for row in border.rows(sql, self._group)}
         waiting, age_ms = found.get(0, (0, 0))

@@ -81,8 +81,7 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener, AsyncFence
 
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """See `TransactionProducer.send_message_in_transaction`."""
-        listener = self._require_listener()
-        return await self.run(send_in_transaction(begin(self._context), listener, message, arg))
+        return await self.run(send_in_transaction(begin(self._context), self._require_listener(), message, arg))
 
     async def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
         """See `TransactionProducer.send_many`."""

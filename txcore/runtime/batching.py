@@ -62,5 +62,4 @@ class Outbox(msgspec.Struct, Generic[Item], eq=False):
         if items:
             self.items, self.waiters = [], []
         for start in range(0, len(items), count_max):
-            group = Group(items[start : start + count_max], waiters[start : start + count_max])
-            hand_over(group, take)
+            hand_over(Group(items[start : start + count_max], waiters[start : start + count_max]), take)

@@ -136,8 +136,7 @@ class ProducerReporter(Reporter):
         self.event(FENCE_FORGOTTEN, transaction_id=transaction_id)
 
     def _timed(self, name: str, transaction_id: bytes, began_s: float, **fields: str) -> None:
-        took_s = self._clock.elapsed_s() - began_s
-        self.event(name, transaction_id=transaction_id, took_s=took_s, **fields)
+        self.event(name, transaction_id=transaction_id, took_s=self._clock.elapsed_s() - began_s, **fields)
 
 
 def trace_of(half: Half) -> str:

@@ -64,8 +64,7 @@ class Check:
         return readings
 
     def _is_worth_splitting(self, failure: Failure, ids: Sequence[bytes]) -> bool:
-        contended = failure.cause in {Cause.LOCKED, Cause.COLLISION}
-        return contended and len(ids) > 1 and not self.dialect.locks_whole_file
+        return failure.cause in {Cause.LOCKED, Cause.COLLISION} and len(ids) > 1 and not self.dialect.locks_whole_file
 
     def _one_by_one(self, border: Border, ids: Sequence[bytes]) -> Readings:
         readings: Readings = {}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import sqlite3
 import weakref
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import UnboundExecutionError
@@ -95,27 +96,18 @@ class SqlAlchemyBorder:
         rows = shortcut and shortcut(driver, sql, values)
         if rows is not None:
             return rows
-        cursor = self._executed(sql, values)
-        try:
+        with closing(self._executed(sql, values)) as cursor:
             return list(cursor.fetchall())
-        finally:
-            cursor.close()
 
     def quick_change(self, sql: str, values: Values) -> int:
         """Run *sql* on the driver's cursor and return the number of rows."""
-        cursor = self._executed(sql, values)
-        try:
+        with closing(self._executed(sql, values)) as cursor:
             return int(cursor.rowcount)
-        finally:
-            cursor.close()
 
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""
-        cursor = self._executed(sql, {})
-        try:
+        with closing(self._executed(sql, {})) as cursor:
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
-        finally:
-            cursor.close()
 
     def open_at_driver(self) -> bool | None:
         """Return the state of the driver's connection."""
@@ -181,8 +173,7 @@ class SqlAlchemyBorder:
 
     def marked(self) -> Mark | None:
         """Return the mark."""
-        mark: Mark | None = getattr(self._holder, _MARK, None)
-        return mark
+        return cast("Mark | None", getattr(self._holder, _MARK, None))
 
     def idle(self) -> SqlAlchemyBorder | None:
         """Return the border over the marked Connection, unless it was returned to its pool or is in use."""
@@ -315,8 +306,7 @@ async def on_border(
             "AsyncSqlFence and AsyncInbox take SQLAlchemy's AsyncConnection and AsyncSession, "
             f"not a {kind.__module__}.{kind.__qualname__}: use SqlFence and Inbox with that"
         )
-    result: T = await taken.run_sync(lambda inner: action(border_of(inner, engine)))
-    return result
+    return cast("T", await taken.run_sync(lambda inner: action(border_of(inner, engine))))
 
 
 async def on_idle(connection: Any, action: Callable[[Border], T]) -> T | None:
@@ -328,8 +318,7 @@ async def on_idle(connection: Any, action: Callable[[Border], T]) -> T | None:
     border = border_of(inner).idle() if inner is not None else None
     if border is None or not is_async(connection):
         return None if border is None else action(border)
-    result: T = await connection.run_sync(lambda _: action(border))
-    return result
+    return cast("T", await connection.run_sync(lambda _: action(border)))
 
 
 def is_open(connection: Any) -> bool:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from txcore.errors import BackendUnavailableError, UsageError
-from txcore.sqlfence.failures import Cause, failure_of
+from txcore.errors import BackendUnavailableError, FenceMisuseError, UsageError
+from txcore.sqlfence.failures import Cause, Failure, failure_of
 from txcore.sqlfence.schema import (
     COMMITTED,
     FORCED,
@@ -23,6 +23,7 @@ from txcore.sqlfence.schema import (
     Tables,
     check_version,
 )
+from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -84,7 +85,7 @@ class Dialect(ABC):
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
     meta_columns: ClassVar[str] = "m.*"
-    created_ms: ClassVar[str]  #: an expression for the time of the insert, in milliseconds since the epoch
+    as_ms: ClassVar[str]  #: a template of the expression for a time of the database in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -299,8 +300,8 @@ class Dialect(ABC):
         """Return the existing rows with all of their columns."""
         names, values = self.named(ids)
         sql = (
-            f"SELECT transaction_id, state, producer_group, {self.created_ms}, checks FROM {self.tables.fence} "  # noqa: S608
-            f"WHERE transaction_id IN ({names})"
+            f"SELECT transaction_id, state, producer_group, {self.as_ms.format('created')}, checks "  # noqa: S608
+            f"FROM {self.tables.fence} WHERE transaction_id IN ({names})"
         )
         return {
             decode_id(row[0]): FenceRow(int(row[1]), str(row[2]), int(row[3]), int(row[4]))
@@ -309,8 +310,7 @@ class Dialect(ABC):
 
     def oldest(self, border: Border) -> bytes | None:
         """Return the smallest id."""
-        sql = f"SELECT transaction_id FROM {self.tables.fence} ORDER BY transaction_id LIMIT 1"  # noqa: S608
-        rows = border.rows(sql, {})
+        rows = border.rows(f"SELECT transaction_id FROM {self.tables.fence} ORDER BY transaction_id LIMIT 1", {})  # noqa: S608
         return decode_id(rows[0][0]) if rows else None
 
     def named(self, ids: Iterable[bytes]) -> tuple[str, dict[str, Any]]:
@@ -318,19 +318,63 @@ class Dialect(ABC):
         values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
         return ", ".join(self.place(name) for name in values), values
 
-    def _tombstone_rows(self, ids: Sequence[bytes], group: str) -> tuple[str, dict[str, Any]]:
-        _, values = self.named(ids)
-        rows = ", ".join(f"({self.place(name)}, {TOMBSTONE}, :producer_group)" for name in values)
-        return rows, values | {"producer_group": group}
 
-    def _bound_inserts(self) -> dict[bool, str]:
-        """Return the statements of `insert`, for a database with an identity and for one without."""
-        return {
-            is_bound: f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
-            f"SELECT :id, {COMMITTED}, :producer_group FROM {self.tables.meta} WHERE pruned_below <= :id"
+class AnchoredDialect(Dialect):
+    """The statements of the databases that know a transaction only by a savepoint set in it, as an anchor."""
+
+    check_counted: ClassVar[str]  #: the clause by which a tombstone for an existing row counts a check there instead
+    lock_suffix: ClassVar[str] = ""  #: of a query, to lock its rows against every other writer
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        #: The statements of `insert`, for a database with an identity and for one without.
+        self._inserts = {
+            is_bound: f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
+            f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id"
             f"{' AND identity = :identity' if is_bound else ''}{self.share_suffix}"
             for is_bound in (False, True)
         }
+
+    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:  # noqa: ARG002 - only PostgreSQL has oids
+        """Insert, and set a savepoint as an anchor: some statements of MariaDB and MySQL commit implicitly."""
+        values = {"id": self.encode(transaction_id), "producer_group": group}
+        if identity:
+            values["identity"] = identity
+        if border.quick_change(self._inserts[bool(identity)], values) != 1:
+            raise RowRefused("it lies below the prune horizon")
+        self.set_anchor(border, transaction_id)
+
+    def verify(self, border: Border, transaction_id: bytes) -> None:
+        """Release the anchor, which works only in the transaction that wrote the row, and set it again.
+
+        Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
+        """
+        try:
+            border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
+        except Exception as error:
+            if self.is_anchor_gone(failure_of(error)):
+                raise FenceMisuseError(GONE_TEXT) from error
+            raise
+        self.set_anchor(border, transaction_id)
+
+    def set_anchor(self, border: Border, transaction_id: bytes) -> None:
+        """Set the savepoint in the open transaction."""
+        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+
+    @abstractmethod
+    def is_anchor_gone(self, failure: Failure) -> bool:
+        """Return whether the release failed because there is no such savepoint."""
+
+    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
+        """Insert the missing rows, count a check in the others, and read the winners."""
+        _, values = self.named(ids)
+        rows = ", ".join(f"({self.place(name)}, {TOMBSTONE}, :producer_group)" for name in values)
+        sql = (
+            f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
+            f"{self.check_counted}"
+        )
+        border.change(sql, values | {"producer_group": group})
+        return self.read(border, ids, self.lock_suffix)
 
 
 def rows_of(rows: Iterable[Sequence[Any]]) -> Rows:

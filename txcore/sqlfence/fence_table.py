@@ -144,10 +144,9 @@ class FenceTable(Generic[EngineT]):
         if former and len(former) != IDENTITY_BYTES:
             raise UsageError(f"an identity has {IDENTITY_BYTES} bytes, not {len(former)}")
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
-        adoption = Adoption(former.hex(), at, by, reason)
 
         def action(border: Border) -> Database:
-            database = identity.adopt(self._dialect, border, adoption)
+            database = identity.adopt(self._dialect, border, Adoption(former.hex(), at, by, reason))
             self._database = database.current
             return database
 

@@ -146,8 +146,7 @@ def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
     former = [each for each in (adoption.identity, database.stored.hex() if database.is_copy else "") if each]
     kept = [each for each in database.adopted if each.identity not in former]
     added = [msgspec.structs.replace(adoption, identity=each) for each in former if each != database.current.hex()]
-    adopted = (*kept, *added)
-    text = msgspec.json.encode(adopted).decode()
+    text = msgspec.json.encode((*kept, *added)).decode()
     # A role that may not read the server keeps the stored one; without it, a copy would not be recognized any more.
     dialect.write_identity(border, Meta(b"", database.current, database.server or meta.server, text))
     return look_anew(dialect, border)

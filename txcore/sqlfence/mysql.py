@@ -7,15 +7,13 @@ cause an implicit commit, and SAVEPOINT (all savepoints of a transaction are del
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.border import MYSQL, Border
 from txcore.sqlfence.definitions import added_to_meta
-from txcore.sqlfence.dialects import GONE_TEXT, UPGRADE_WAIT_S, Dialect, RowRefused, Rows, states_of
-from txcore.sqlfence.failures import Cause, failure_of, unless
-from txcore.sqlfence.schema import Tables
-from txcore.sqlfence.transaction_state import anchor_name
+from txcore.sqlfence.dialects import UPGRADE_WAIT_S, AnchoredDialect, Rows, states_of
+from txcore.sqlfence.failures import Cause, Failure, unless
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,20 +21,18 @@ if TYPE_CHECKING:
 _NO_SAVEPOINT: Final = "1305"
 
 
-class MySQL(Dialect):
+class MySQL(AnchoredDialect):
     """MariaDB 10.6 and later, MySQL 8; any synchronous or asynchronous driver of SQLAlchemy."""
 
     family: ClassVar[str] = MYSQL
-    created_ms = "CAST(UNIX_TIMESTAMP(created) * 1000 AS SIGNED)"
+    as_ms: ClassVar[str] = "CAST(UNIX_TIMESTAMP({}) * 1000 AS SIGNED)"
     # Two waiters on one key deadlock when the holder rolls back and both have inherited its gap lock.
     check_waits: ClassVar[bool] = False
+    # It makes the horizon a current read at every isolation level: REPEATABLE READ, the default, would otherwise show
+    # the horizon of the transaction's first read. A prune waits for it.
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
-
-    def __init__(self, tables: Tables) -> None:
-        super().__init__(tables)
-        # The share lock makes the horizon a current read at every isolation level: REPEATABLE READ, the default,
-        # would otherwise show the horizon of the transaction's first read. A prune waits for it.
-        self._inserts = self._bound_inserts()
+    lock_suffix: ClassVar[str] = " FOR UPDATE"
+    check_counted: ClassVar[str] = "ON DUPLICATE KEY UPDATE checks = MOD(checks + 1, 1000)"
 
     def create(self, border: Border, statements: Sequence[str], *, has_identity: bool = True) -> None:
         """Create, and end the transaction: at REPEATABLE READ it would not see the row of a faster process.
@@ -69,26 +65,9 @@ class MySQL(Dialect):
                 "announced; set it to 1"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:  # noqa: ARG002 - only PostgreSQL has oids
-        """Insert, and set a savepoint as an anchor: only a savepoint's name shows whether it is still this
-        transaction, because some statements commit implicitly.
-        """
-        values: dict[str, Any] = {"id": bytes(transaction_id), "producer_group": group}
-        if identity:
-            values["identity"] = identity
-        if border.quick_change(self._inserts[bool(identity)], values) != 1:
-            raise RowRefused("it lies below the prune horizon")
-        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
-
-    def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Release the anchor, which works only in the transaction that wrote the row, and set it again."""
-        try:
-            border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
-        except Exception as error:
-            if failure_of(error).code == _NO_SAVEPOINT:
-                raise FenceMisuseError(GONE_TEXT) from error
-            raise
-        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+    def is_anchor_gone(self, failure: Failure) -> bool:
+        """Return whether the server's number names that."""
+        return failure.code == _NO_SAVEPOINT
 
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
         """Lock the committed rows, skip rows that an open transaction holds, and commit an update of them.
@@ -128,22 +107,10 @@ class MySQL(Dialect):
             raise
         return undo
 
-    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
-        """Upsert with a real change: InnoDB shows a commit before its log is written, and a check that changed
-        nothing would answer COMMIT for a commit that a crash then undoes. Its own COMMIT flushes the log up to there.
-        """
-        rows, values = self._tombstone_rows(ids, group)
-        sql = (
-            f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
-            "ON DUPLICATE KEY UPDATE checks = MOD(checks + 1, 1000)"
-        )
-        border.change(sql, values)
-        return self.read(border, ids, " FOR UPDATE")
-
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
         """Update the existing rows, then read them under their lock."""
         self._count_check(border, ids)
-        return self.read(border, ids, " FOR UPDATE")
+        return self.read(border, ids, self.lock_suffix)
 
     def _count_check(self, border: Border, ids: Iterable[bytes]) -> None:
         names, values = self.named(ids)

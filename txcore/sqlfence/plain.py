@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 from txcore.sqlfence.border import SQLITE, Mark, Row, Values
@@ -63,19 +64,13 @@ class SqliteBorder(PlainBorder):
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run *sql* and return its rows as tuples, with any row factory of the connection."""
-        cursor = self._cursor()
-        try:
+        with closing(self._cursor()) as cursor:
             return [tuple(row) for row in cursor.execute(sql, dict(values))]
-        finally:
-            cursor.close()
 
     def change(self, sql: str, values: Values) -> int:
         """Run *sql* and return the number of rows."""
-        cursor = self._cursor()
-        try:
+        with closing(self._cursor()) as cursor:
             return cursor.execute(sql, dict(values)).rowcount
-        finally:
-            cursor.close()
 
     quick_rows = rows
     quick_change = change

@@ -47,7 +47,7 @@ class PostgreSQL(Dialect):
     """PostgreSQL 12 and later; any driver of SQLAlchemy."""
 
     family: ClassVar[str] = POSTGRESQL
-    created_ms = "CAST(extract(epoch FROM created) * 1000 AS bigint)"
+    as_ms: ClassVar[str] = "CAST(extract(epoch FROM {}) * 1000 AS bigint)"
     own_isolation: ClassVar[str | None] = "READ COMMITTED"
     share_suffix: ClassVar[str] = " FOR SHARE"
     # Through jsonb, which accepts missing columns, and whose plan outlives new columns.

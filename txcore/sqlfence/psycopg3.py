@@ -71,8 +71,7 @@ class PsycopgBorder(PlainBorder):
         Statements queued in a pipeline have no answer yet; leaving an inner pipeline waits for them. Without a BEGIN
         the server commits them there.
         """
-        connection = self._connection
-        if not connection.autocommit:
+        if not self._connection.autocommit:
             return False
         self._await_pipeline()
         return not self.open_at_driver()

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 
@@ -35,8 +35,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as end:
-        result: T = end.value
-        return result
+        return cast("T", end.value)
     raise AssertionError("a blocking engine made a coroutine wait")
 
 
@@ -80,10 +79,7 @@ class Runner:
 
     def begin(self, action: Callable[[Border], None]) -> Connection:
         """Return a fresh connection on which *action* has run; the connection is closed if *action* raises."""
-        try:
-            connection: Connection = self._engine.connect()
-        except Exception as error:
-            raise self._unavailable(error) from error
+        connection: Connection = at_once(self._open())
         try:
             action(border_of(connection))
         except BaseException:
@@ -119,19 +115,17 @@ class Runner:
         outcome = await self._contend(action, lock_timeout_s)
         if isinstance(outcome, Contended):
             raise BackendUnavailableError(f"the fence's database: {outcome.text}")
-        result: T = outcome
-        return result
+        return cast("T", outcome)
 
     async def look(self, action: Callable[[Border], T]) -> T:
         """Return the result of *action*, which reads without a lock; raises BackendUnavailableError."""
         async with self._closing(await self._open()) as connection:
             try:
-                result: T = await self._run(connection, lambda inner: action(own_border(inner, self._dialect)))
+                return await self._run(connection, lambda inner: action(own_border(inner, self._dialect)))
             except TxcoreError:
                 raise
             except Exception as error:
                 raise self._unavailable(error) from error
-            return result
 
     async def drive(self, steps: PruneSteps) -> PruneResult:
         """Run a prune."""
@@ -140,8 +134,7 @@ class Runner:
             try:
                 step = steps.send(outcome)
             except StopIteration as stop:
-                result: PruneResult = stop.value
-                return result
+                return cast("PruneResult", stop.value)
             if isinstance(step, Wait):
                 outcome = await self._ended(self._sleep(step.seconds))
             else:
@@ -165,16 +158,13 @@ class Runner:
         try:
             yield connection
         finally:
-            await self._close(connection)
+            if self.is_async:
+                await asyncio.shield(connection.close())  # like SQLAlchemy's own `async with`
+            else:
+                connection.close()
 
-    async def _close(self, connection: Any) -> None:
-        if self.is_async:
-            await asyncio.shield(connection.close())  # like SQLAlchemy's own `async with`
-        else:
-            connection.close()
-
-    async def _run(self, connection: Any, work: Callable[[Connection], Any]) -> Any:
-        return await connection.run_sync(work) if self.is_async else work(connection)
+    async def _run(self, connection: Any, work: Callable[[Connection], T]) -> T:
+        return cast("T", await connection.run_sync(work)) if self.is_async else work(connection)
 
     async def _ended(self, call: Any) -> Any:
         """Return the result of a call of SQLAlchemy or `sleep`, which is an awaitable if the engine is asynchronous."""

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.border import SQLITE, Border
 from txcore.sqlfence.definitions import added_to_meta
-from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows, states_of
-from txcore.sqlfence.failures import failure_of
+from txcore.sqlfence.dialects import GONE_TEXT, AnchoredDialect, Rows, states_of
+from txcore.sqlfence.failures import Failure
 from txcore.sqlfence.schema import Tables
-from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,12 +21,13 @@ if TYPE_CHECKING:
 _FULL: Final = 2
 
 
-class SQLite(Dialect):
+class SQLite(AnchoredDialect):
     """SQLite 3.24 and later, through sqlite3 or aiosqlite."""
 
     family: ClassVar[str] = SQLITE
-    created_ms = "CAST(round((julianday(created) - 2440587.5) * 86400000) AS INTEGER)"
+    as_ms: ClassVar[str] = "CAST(round((julianday({}) - 2440587.5) * 86400000) AS INTEGER)"
     locks_whole_file: ClassVar[bool] = True
+    check_counted: ClassVar[str] = "ON CONFLICT (transaction_id) DO UPDATE SET checks = (checks + 1) % 1000"
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
@@ -37,7 +37,6 @@ class SQLite(Dialect):
                 "attached files is not atomic in WAL mode",
                 key="table",
             )
-        self._inserts = self._bound_inserts()
 
     def add_meta_columns(self, border: Border) -> None:
         """Add them under the file's lock."""
@@ -78,31 +77,15 @@ class SQLite(Dialect):
                 "PRAGMA synchronous=FULL when you connect, or a crash undoes commits that were already announced"
             )
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:  # noqa: ARG002 - only PostgreSQL has oids
-        """Insert, and set a savepoint as an anchor."""
-        values = {"id": transaction_id, "producer_group": group}
-        if identity:
-            values["identity"] = identity
-        if border.quick_change(self._inserts[bool(identity)], values) != 1:
-            raise RowRefused("it lies below the prune horizon")
-        if not border.is_surely_open():  # the savepoint itself would begin a transaction
+    def set_anchor(self, border: Border, transaction_id: bytes) -> None:
+        """Set the savepoint, unless the transaction is over: on SQLite a savepoint would begin one."""
+        if not border.is_surely_open():
             raise FenceMisuseError(GONE_TEXT)
-        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+        super().set_anchor(border, transaction_id)
 
-    def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Release the anchor, which works only in the transaction that wrote the row, and set it again.
-
-        Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
-        """
-        try:
-            border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
-        except Exception as error:
-            if failure_of(error).text.startswith("no such savepoint"):
-                raise FenceMisuseError(GONE_TEXT) from error
-            raise
-        if not border.open_at_driver():  # a savepoint was the transaction, and releasing it was its commit
-            raise FenceMisuseError(GONE_TEXT)
-        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+    def is_anchor_gone(self, failure: Failure) -> bool:
+        """Return whether SQLite's text names that; it has no code of its own."""
+        return failure.text.startswith("no such savepoint")
 
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
         """Read, unless this connection sees uncommitted rows of others (a shared cache, read_uncommitted)."""
@@ -115,8 +98,7 @@ class SQLite(Dialect):
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Lock out every other writer; the wait for the file is bounded by *lock_timeout_s*."""
-        before = int(border.outside("PRAGMA busy_timeout")[0][0])
-        undo = f"PRAGMA busy_timeout = {before}"
+        undo = f"PRAGMA busy_timeout = {int(border.outside('PRAGMA busy_timeout')[0][0])}"
         border.outside(f"PRAGMA busy_timeout = {max(0, int(lock_timeout_s * 1000))}")
         try:
             self.begin(border)
@@ -124,16 +106,6 @@ class SQLite(Dialect):
             border.outside(undo)  # the connection may belong to a pool, and its next holder would not wait
             raise
         return undo
-
-    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
-        """Insert the missing rows and read the winners."""
-        rows, values = self._tombstone_rows(ids, group)
-        border.change(
-            f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
-            "ON CONFLICT (transaction_id) DO UPDATE SET checks = (checks + 1) % 1000",
-            values,
-        )
-        return self.read(border, ids)
 
     def touch(self, border: Border, ids: Sequence[bytes]) -> Rows:
         """Read; the file is locked and its commits are flushed before they are visible."""
