@@ -9,16 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from txcore.backends.options import (
-    TlsOptions,
-    account_of,
-    choice,
-    parse_options,
-    seconds,
-    servers_of,
-    split_url,
-    whole,
-)
+from txcore.backends.options import TlsOptions, account_of, choice, parse_options, seconds, servers_of, split_url, whole
 from txcore.errors import ConfigError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from txcore.backends.options import (
-    account_of,
-    choice,
-    parse_options,
-    seconds,
-    servers_of,
-    switch,
-    text,
-    whole,
-)
+from txcore.backends.options import account_of, choice, parse_options, seconds, servers_of, switch, text, whole
 from txcore.backends.tls import ContextOptions
 from txcore.errors import ConfigError
 from txcore.records import FINAL_KINDS, Capabilities, LogKind, OpKind

@@ -6,15 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import unquote
 
-from txcore.backends.options import (
-    Server,
-    account_of,
-    parse_options,
-    seconds,
-    servers_of,
-    split_url,
-    whole,
-)
+from txcore.backends.options import Server, account_of, parse_options, seconds, servers_of, split_url, whole
 from txcore.backends.tls import ContextOptions
 from txcore.errors import ConfigError
 
