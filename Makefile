@@ -150,6 +150,10 @@ guarantees: $(DEV) ## write docs/guarantees.md anew from what the backends say o
 api: $(DEV) ## write docs/api.md anew: every public name, its signature and first sentence
 	$(BIN)/python docs/site/api.py > docs/api.md
 
+.PHONY: options
+options: $(DEV) ## write the table of URL options into each plugin's README, from the declarations
+	$(BIN)/python docs/site/options.py
+
 .PHONY: docs
 docs: $(DEV) ## build the documentation as a static site in .artefacts/site; a broken link fails
 	$(BIN)/python docs/site/build.py .artefacts/site

@@ -73,7 +73,7 @@ class _Records:
 
     def __init__(self, place: Place) -> None:
         self._partition_count = place.backend().ensure_group(place.group).result(30)
-        self.producer: Any = Producer(producer_config(parse_url(place.url.partition("?")[0], {})))
+        self.producer: Any = Producer(producer_config(parse_url(place.url.partition("?")[0])))
         self._group = place.group
         self._topics = {kind: topic_name(place.group, kind) for kind in LogKind}
         self._clock = SystemClock()

@@ -173,7 +173,7 @@ def main(
     """Measure on a Kafka of its own, in an order that turns from round to round, and print a table."""
     server = KafkaServer()
     try:
-        producer: Any = Producer(producer_config(parse_url(server.url, {})))
+        producer: Any = Producer(producer_config(parse_url(server.url)))
         for topic in (HALVES, OPS, TARGETS):
             server.create_topic(topic)
         rows: dict[str, Callable[[float], int]] = {"raw, one message": lambda until_s: _raw(producer, until_s)}

@@ -30,7 +30,7 @@ def write_old_log(url: str, topic: str, count: int, undecided: int) -> None:
         RuntimeError: the broker did not store every record.
     """
     producer: Any = Producer(
-        producer_config(parse_url(url, {})) | {"linger.ms": 20, "queue.buffering.max.messages": 50_000}
+        producer_config(parse_url(url)) | {"linger.ms": 20, "queue.buffering.max.messages": 50_000}
     )
     half_topic, op_topic = topic_name(GROUP, LogKind.HALF), topic_name(GROUP, LogKind.OP)
     ids, every = new_ids(), max(count // undecided, 1)

@@ -1,6 +1,6 @@
 """The report of `txcore doctor` and the form of its checks: small functions in tables, each with an id.
 
-A backend offers its own table through the hook `txcore_doctor`; the checks that hold for every backend and for
+A backend offers its own table as `BackendPlugin.examination`; the checks that hold for every backend and for
 databases are in the layers above the port. A check reads and changes nothing. It reports a setting that it cannot read
 (`UntoldError`), because an unread setting is not OK.
 """

@@ -1,6 +1,6 @@
 """A backend's promises to its users: one `Guarantees` for each form of its URL; `docs/guarantees.md` is made of these.
 
-A plugin's module offers them as `GUARANTEES`, the usual form first, without importing its driver.
+A plugin's `BackendPlugin` holds them, the usual form first.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class Guarantees:
 class BrokerObject:
     """An object that a group has on its broker: a topic, a stream, a table.
 
-    A plugin's module may offer `describe_group(url, group, partition_count)`, which returns all of them without a
-    server; `txcore topics describe` shows them.
+    A plugin may offer all of them as `BackendPlugin.objects`; `txcore topics describe` shows them.
 
     Attributes:
         kind: The broker's own word.

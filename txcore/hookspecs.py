@@ -1,4 +1,4 @@
-"""The pluggy hooks, which several plugins may implement: a backend the first two, observers the others."""
+"""The pluggy hooks, which several plugins may implement: a backend the first one, observers the others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import pluggy
 
-from txcore.findings import Examination, Request
 from txcore.ids import TransactionId
-from txcore.port import Backend
+from txcore.plugin import BackendPlugin
 from txcore.records import Half
 
 PROJECT: Final = "txcore"
@@ -27,22 +26,8 @@ class Event:
 
 
 @hookspec(firstresult=True)
-def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
-    """Open a backend for *url*, or return None when its scheme is another's.
-
-    *options* are the URL's query parameters. An option it does not know is a ConfigError that names it; a missing
-    driver is a BackendNotInstalledError that names the extra.
-    """
-
-
-@hookspec(firstresult=True)
-def txcore_doctor(url: str, options: Mapping[str, str], request: Request) -> Examination[Any] | None:
-    """Connect to the live broker and return the checks of its settings, or None when the scheme is another's.
-
-    Optional. The checks change nothing on the broker and create nothing, not even the file or the group that the URL
-    and *request* name. Raises what opening a backend raises, and BackendUnavailableError, in one clear sentence, when
-    the broker cannot be reached or refuses the credentials.
-    """
+def txcore_backend() -> BackendPlugin:  # type: ignore[empty-body]
+    """Return the descriptor of the backend whose URL scheme is the name of the module's entry point."""
 
 
 @hookspec

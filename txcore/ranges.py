@@ -50,11 +50,12 @@ def parse(key: str, text: str, kind: Kind, low: float, high: float = math.inf) -
     return value
 
 
+def number_text(number: float) -> str:
+    """Return a number without a needless fraction or exponent."""
+    return f"{number:g}" if abs(number) < 1_000_000 else f"{number:.0f}"
+
+
 def _out_of_range(key: str, value: object, kind: Kind, low: float, high: float) -> ConfigError:
     noun = "whole number" if kind is int else "number of seconds" if key.endswith("_s") else "number"
-    until = "" if high == math.inf else f" to {_text(high)}"
-    return ConfigError(f"{key} is a {noun} from {_text(low)}{until}, not {value!r}", key=key)
-
-
-def _text(number: float) -> str:
-    return f"{number:g}" if abs(number) < 1_000_000 else f"{number:.0f}"
+    until = "" if high == math.inf else f" to {number_text(high)}"
+    return ConfigError(f"{key} is a {noun} from {number_text(low)}{until}, not {value!r}", key=key)

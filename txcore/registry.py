@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final, cast
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, Final
 
 import pluggy
 
 from txcore import hookspecs
-from txcore.errors import BackendConflictError, BackendNotInstalledError, ConfigError, UnknownSchemeError
+from txcore.backends.options import split_url
+from txcore.errors import BackendConflictError, ConfigError, UnknownSchemeError, UsageError
 from txcore.findings import Examination, Request
+from txcore.plugin import BackendPlugin
 from txcore.port import Backend
 
 ENTRY_POINT_GROUP: Final = "txcore"
@@ -25,13 +26,10 @@ def connect(url: str) -> Backend:
         UnknownSchemeError: no installed backend has the scheme; the known ones are listed.
         BackendNotInstalledError: its driver is missing; the text names the extra to install.
         BackendConflictError: two distributions offer the scheme; both are named.
-        ConfigError: an option of the URL is unknown or has the wrong unit.
+        ConfigError: an option of the URL is unknown or has the wrong unit, or the plugin lacks a part.
         BackendUnavailableError: the broker cannot be reached.
     """
-    backend = _hook(url).txcore_open_backend(url=url, options=_options(url))
-    if backend is None:
-        raise UnknownSchemeError(urlsplit(url).scheme, known_schemes())
-    return cast("Backend", backend)
+    return plugin_for(url).connect(url)
 
 
 def open_doctor(url: str, request: Request) -> Examination[Any] | None:
@@ -41,21 +39,25 @@ def open_doctor(url: str, request: Request) -> Examination[Any] | None:
         UnknownSchemeError, BackendNotInstalledError, BackendConflictError, ConfigError: see `connect`.
         BackendUnavailableError: the broker cannot be reached, or refuses the credentials.
     """
-    return cast("Examination[Any] | None", _hook(url).txcore_doctor(url=url, options=_options(url), request=request))
+    return plugin_for(url).examine(url, request)
 
 
-def find_entry_point(scheme: str) -> EntryPoint:
-    """Return the one entry point for *scheme*.
+def plugin_for(url: str) -> BackendPlugin:
+    """Return the plugin of the backend that *url* names.
 
     Raises:
-        UnknownSchemeError, BackendConflictError: see `connect`.
+        UnknownSchemeError, BackendConflictError, ConfigError: see `connect`.
+        ImportError: its module cannot be loaded.
     """
+    scheme = split_url(url).scheme if isinstance(url, str) else ""
+    if not scheme:
+        raise ConfigError(f"a backend URL looks like scheme://…, not {_without_password(url)!r}", key="url")
     found = {(point.value, _distribution(point)): point for point in entry_points(group=ENTRY_POINT_GROUP, name=scheme)}
     if not found:
         raise UnknownSchemeError(scheme, known_schemes())
     if len(found) > 1:
         raise BackendConflictError(scheme, tuple(sorted(distribution for _, distribution in found)))
-    return next(iter(found.values()))
+    return _load(next(iter(found.values())))
 
 
 def known_schemes() -> tuple[str, ...]:
@@ -70,7 +72,7 @@ class InstalledBackend:
     scheme: str
     distribution: str
     version: str
-    missing: str  #: "" or the sentence that names the extra to install
+    missing: str  #: "" or the sentence that names the extra to install, or the plugin's fault
 
 
 def installed_backends() -> Sequence[InstalledBackend]:
@@ -79,37 +81,29 @@ def installed_backends() -> Sequence[InstalledBackend]:
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         missing = ""
         try:
-            check = getattr(point.load(), "check_driver", None)
-            if check is not None:
-                check()
-        except (BackendNotInstalledError, ImportError) as error:
+            _load(point).check_driver()
+        except (UsageError, ImportError) as error:
             missing = str(error)
         version = point.dist.version if point.dist else "?"
         lines.append(InstalledBackend(point.name, _distribution(point), version, missing))
     return lines
 
 
-def _hook(url: str) -> Any:
-    scheme = urlsplit(url).scheme if isinstance(url, str) else ""
-    if not scheme:
-        raise ConfigError(f"a backend URL looks like scheme://…, not {_without_password(url)!r}", key="url")
+def _load(point: EntryPoint) -> BackendPlugin:
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    manager.register(find_entry_point(scheme).load())
-    return manager.hook
+    manager.register(point.load())
+    plugin = manager.hook.txcore_backend()
+    if not isinstance(plugin, BackendPlugin) or plugin.scheme != point.name:
+        raise ConfigError(
+            f"txcore_backend() of {point.value} must return the BackendPlugin for {point.name}://, not {plugin!r}",
+            key="txcore_backend",
+        )
+    return plugin
 
 
 def _distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "an unnamed distribution"
-
-
-def _options(url: str) -> Mapping[str, str]:
-    options: dict[str, str] = {}
-    for key, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
-        if key in options:
-            raise ConfigError(f"option {key!r} appears twice in the backend URL", key=key)
-        options[key] = value
-    return options
 
 
 def _without_password(url: str) -> str:

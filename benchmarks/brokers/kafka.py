@@ -58,7 +58,7 @@ class KafkaPublisher:
     """A producer with the plugin's settings, without the plugin."""
 
     def __init__(self, url: str, topic: str, body: bytes, key: bytes) -> None:
-        self._producer: Any = Producer(producer_config(parse_url(url, {})))
+        self._producer: Any = Producer(producer_config(parse_url(url)))
         self._topic, self.body, self._key = topic, body, key
         self._handed_over = 0
         self._acknowledged = 0

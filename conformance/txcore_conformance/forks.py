@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from txcore.registry import find_entry_point
+from txcore.registry import plugin_for
 
 _STOP_TIME_MAX_S: Final = 60.0
 
@@ -56,7 +56,7 @@ class ForkServer:
 
 def load_backend(url: str) -> None:
     """Import the backend of *url*, before the first child needs it."""
-    find_entry_point(url.partition(":")[0]).load()
+    plugin_for(url)
 
 
 def serve(prepare: Callable[[str], None], run: Callable[[str], int]) -> None:

@@ -14,13 +14,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, Final, cast
 
 import msgspec
 from sqlalchemy.engine.default import DefaultDialect
 
-from txcore import registry
+from txcore.plugin import BackendPlugin
+from txcore.port import Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.transaction import LocalTransaction, make_half
 from txcore.records import HalfRecord
@@ -81,16 +82,10 @@ def load(module: str, file: str, name: str) -> type[Scenario]:
 def watch(failpoints: Failpoints) -> None:
     """Make every command of txcore and every COMMIT of SQLAlchemy in this process a step."""
     install(failpoints)
-    hook_of, commit = registry._hook, DefaultDialect.do_commit  # noqa: SLF001 - instrumentation
+    connect, commit = BackendPlugin.connect, DefaultDialect.do_commit
 
-    def watched_hook(url: str) -> Any:
-        hook = hook_of(url)
-
-        def opened(**options: Any) -> Any:
-            backend = hook.txcore_open_backend(**options)
-            return None if backend is None else Watched(backend, failpoints)
-
-        return SimpleNamespace(txcore_open_backend=opened, txcore_doctor=hook.txcore_doctor)
+    def watched_connect(self: BackendPlugin, url: str) -> Backend:
+        return Watched(connect(self, url), failpoints)
 
     def hasty_half(transaction: LocalTransaction) -> HalfRecord:
         context, policy = transaction.context, transaction.context.policy
@@ -104,7 +99,7 @@ def watch(failpoints: Failpoints) -> None:
         commit(dialect, connection)  # type: ignore[no-untyped-call]
         failpoints.reach("after database COMMIT")
 
-    registry._hook = watched_hook  # noqa: SLF001
+    BackendPlugin.connect = watched_connect  # type: ignore[method-assign]
     flow.make_half = hasty_half  # type: ignore[attr-defined]
     DefaultDialect.do_commit = watched_commit  # type: ignore[method-assign]
 

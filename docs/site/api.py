@@ -31,6 +31,9 @@ MODULES: Final = (
     "txcore.fence",
     "txcore.port",
     "txcore.hookspecs",
+    "txcore.plugin",
+    "txcore.backends.options",
+    "txcore.backends.tls",
 )
 #: Classes whose objects users receive and do not make; their constructors are not shown.
 RECEIVED: Final = {"Transaction", "AsyncTransaction", "Outgoing"}
@@ -52,7 +55,7 @@ HIDDEN: Final = {
     },
     "MemoryBackend": {"request"},
     # A module's hook and descriptor, which the registry looks for; membership, which a checker asks its backend for.
-    "txcore.memory": {"GUARANTEES", "MemoryClaim", "txcore_open_backend"},
+    "txcore.memory": {"MemoryClaim", "PLUGIN", "txcore_backend"},
 }
 #: Ports, whose members are listed there only.
 PORTS: Final = (Backend, Fence)
@@ -157,7 +160,8 @@ def _signature(value: Any, chosen: Mapping[str, str] = MappingProxyType({})) -> 
 def _annotation(annotation: Any) -> Any:
     if annotation is inspect.Parameter.empty:
         return annotation
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    given = getattr(annotation, "__forward_arg__", annotation)
+    text = given if isinstance(given, str) else inspect.formatannotation(given)
     text = text.replace("ModeName", str(ModeName)).replace("Step", str(Step))
     return _Text(re.sub(r"\b(?:\w+\.)+(?=\w)", "", text))
 

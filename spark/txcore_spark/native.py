@@ -16,11 +16,12 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from txcore_kafka.options import parse_url
 
 from txcore.errors import ConfigError
 from txcore_spark.keeping import Keep
 from txcore_spark.plan import Range
-from txcore_spark.readers.kafka import CONSUMER_GROUP, READ_COMMITTED, add_record, name_of, options_of
+from txcore_spark.readers.kafka import CONSUMER_GROUP, READ_COMMITTED, add_record, name_of
 from txcore_spark.rows import SPARK_SCHEMA, Kind, Rows, batch_of
 
 FORMAT: Final = "kafka"
@@ -49,11 +50,13 @@ def settings_of(url: str, timeout_s: float) -> dict[str, str]:
     """Return a URL's settings in the form for Java's clients.
 
     Raises:
-        ConfigError: the URL names a client certificate.
+        ConfigError: the URL names a client certificate, or `tls_verify=false`.
     """
-    options = options_of(url)
-    if options.certificate_file:
-        raise ConfigError('audit.kafka_source = "spark" takes no client certificate', key="certificate_file")
+    options = parse_url(url)
+    if options.tls_cert:
+        raise ConfigError('audit.kafka_source = "spark" takes no client certificate', key="tls_cert")
+    if not options.tls_verify:
+        raise ConfigError('audit.kafka_source = "spark" always checks certificates', key="tls_verify")
     timeout_ms = str(round(timeout_s * 1000))
     found = {
         "kafka.bootstrap.servers": options.servers,
@@ -68,10 +71,10 @@ def settings_of(url: str, timeout_s: float) -> dict[str, str]:
         "failOnDataLoss": "true",
         "includeHeaders": "true",
     }
-    if options.ca_file:
+    if options.tls_ca:
         found |= {
             "kafka.ssl.truststore.type": "PEM",
-            "kafka.ssl.truststore.certificates": Path(options.ca_file).read_text(encoding="ascii"),
+            "kafka.ssl.truststore.certificates": Path(options.tls_ca).read_text(encoding="ascii"),
         }
     if options.sasl:
         module = f"org.apache.kafka.common.security.{_MODULES.get(options.sasl, _SCRAM)}"

@@ -295,7 +295,7 @@ def test_spark_reads_over_tls_with_a_password(world):
         pytest.skip("the other readers' drivers have tests of their own")
     group = Group(world)
     ranges = group.ranges("half")
-    url = f"{world.broker.credentials_url}?ca_file={world.broker.ca_file}"
+    url = f"{world.broker.credentials_url}?tls_ca={world.broker.ca_file}"
     assert group.ids == {row["tx"] for row in group.read_with_spark(ranges, url) if row["kind"] == Kind.HALF}
     refused = group.read_with_spark(ranges, url.replace(PASSWORD, "wrong-one"))
     assert {"GAP"} == kinds(refused)
@@ -328,7 +328,9 @@ def test_without_its_jars_spark_s_kafka_source_is_refused():
         native.require(SimpleNamespace(read=None))
     assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="no client certificate"):
-        native.settings_of("kafka://h:1?certificate_file=a&key_file=b", 1.0)
+        native.settings_of("kafka://h:1?tls_cert=a&tls_key=b", 1.0)
+    with pytest.raises(ConfigError, match="always checks certificates"):
+        native.settings_of("kafka://h:1?tls_verify=false", 1.0)
     with pytest.raises(ConfigError, match="there is no jar"):
         session._jars("/nowhere")
     settings = native.settings_of("kafka://me:a%22b@h:1?tls=true&sasl=SCRAM-SHA-256", 1.0)

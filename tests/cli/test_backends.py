@@ -35,11 +35,9 @@ def test_json_holds_all_capabilities_of_backends_without_a_server(txcore):
 def test_missing_driver_is_named_with_its_extra(txcore):
     """A broken plugin affects only its own line."""
     spoil = """
-import txcore_sqlite
-from txcore.errors import BackendNotInstalledError
-def check_driver():
-    raise BackendNotInstalledError("sqlite", "the sqlite3 module", "sqlite")
-txcore_sqlite.check_driver = check_driver
+import dataclasses, txcore_sqlite
+driver = {"driver": "the sqlite3 module", "driver_module": "no_such_module"}
+txcore_sqlite.PLUGIN = dataclasses.replace(txcore_sqlite.PLUGIN, **driver)
 """
     ran = txcore("backends", before=spoil)
     assert "sqlite: 'sqlite' needs the sqlite3 module; install it with: pip install \"txcore[sqlite]\"" in ran.output

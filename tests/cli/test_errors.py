@@ -58,10 +58,13 @@ def test_demo_without_the_databases_driver_names_the_extra(txcore):
 
 
 def test_plugin_without_a_consumer_is_said_so(txcore):
-    """The demo refuses a plugin without `open_consumer`."""
-    ran = txcore("demo", "--broker", "sqlite:///b.db", before="import txcore_sqlite; del txcore_sqlite.open_consumer")
-    why = "so the demo could not read the delivered messages"
-    assert ran.sentence == f"the sqlite backend offers no open_consumer(), {why}"
+    """The demo refuses a plugin without a consumer."""
+    spoil = """
+import dataclasses, txcore_sqlite
+txcore_sqlite.PLUGIN = dataclasses.replace(txcore_sqlite.PLUGIN, consumer=None)
+"""
+    ran = txcore("demo", "--broker", "sqlite:///b.db", before=spoil)
+    assert ran.sentence == "the sqlite backend offers no consumer, so the demo could not read the messages"
     assert ran.status == 2
 
 

@@ -125,7 +125,7 @@ def test_the_hooks_are_documented_with_their_arguments():
     """`docs/writing-a-backend.md` names every hook as it is declared."""
     text = (ROOT / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
     hooks = [value for name, value in vars(hookspecs).items() if name.startswith("txcore_")]
-    assert 5 == len(hooks)
+    assert 4 == len(hooks)
     for hook in hooks:
         assert f"`{hook.__name__}({', '.join(inspect.signature(hook).parameters)})`" in text
         assert inspect.getdoc(hook)

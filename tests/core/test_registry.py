@@ -10,25 +10,15 @@ from txcore.errors import BackendConflictError, BackendNotInstalledError, Config
 
 OPENS = """
 from txcore.hookspecs import hookimpl
+from txcore.plugin import BackendPlugin
 
 @hookimpl
-def txcore_open_backend(url, options):
-    return (url, dict(options)) if url.startswith({scheme!r} + ":") else None
+def txcore_backend():
+    return BackendPlugin(scheme={scheme!r}, parse_url=str, backend=lambda url: ("opened", url))
 """
-NEEDS_DRIVER = """
-from txcore.errors import BackendNotInstalledError
-from txcore.hookspecs import hookimpl
-
-def check_driver():
-    try:
-        import no_such_driver
-    except ImportError as error:
-        raise BackendNotInstalledError("redis", "no_such_driver", "redis") from error
-
-@hookimpl
-def txcore_open_backend(url, options):
-    check_driver()
-"""
+NEEDS_DRIVER = OPENS.format(scheme="redis").replace(
+    "parse_url", 'driver="redis-py", driver_module="no_driver", parse_url'
+)
 
 
 @pytest.fixture
@@ -49,9 +39,9 @@ def install(tmp_path, monkeypatch):
 
 
 def test_a_third_partys_backend_opens_by_its_scheme(install):
-    """A third party's backend opens by its scheme and gets the options of its URL."""
+    """A third party's backend opens by its scheme, with the settings that it makes of the URL."""
     install("acme-redis", "acme")
-    assert ("acme://h?a=1&b=", {"a": "1", "b": ""}) == txcore.connect("acme://h?a=1&b=")
+    assert ("opened", "acme://h?a=1&b=") == txcore.connect("acme://h?a=1&b=")
 
 
 def test_an_unknown_scheme_lists_the_known_ones(install):
@@ -63,11 +53,34 @@ def test_an_unknown_scheme_lists_the_known_ones(install):
     assert "acme" in str(caught.value)
 
 
-def test_a_backend_that_does_not_take_its_url_is_unknown(install):
-    """A backend whose hook returns None for its URL is unknown."""
-    install("acme-redis", "acme", OPENS.format(scheme="other"))
-    with pytest.raises(UnknownSchemeError):
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (OPENS.format(scheme="other"), "scheme='other'"),
+        ("", "not None"),
+        (OPENS.format(scheme="acme").replace("BackendPlugin(", "dict("), "{"),
+    ],
+    ids=["another scheme", "no hook", "no plugin"],
+)
+def test_a_module_without_the_plugin_of_its_scheme_is_named(install, source, found):
+    """A module whose hook is missing, or does not return the scheme's plugin, is a ConfigError that names the hook."""
+    install("acme-redis", "acme", source)
+    with pytest.raises(
+        ConfigError, match=r"txcore_backend\(\) of acme_redis.* must return the BackendPlugin"
+    ) as caught:
         txcore.connect("acme://h")
+    assert found in str(caught.value)
+    assert "txcore_backend" in {each.scheme: each for each in registry.installed_backends()}["acme"].missing
+
+
+def test_a_part_that_is_missing_is_named_at_connect(install):
+    """A plugin that names a class that is not there is a ConfigError with the part's name."""
+    install("acme-redis", "acme", OPENS.format(scheme="acme").replace('lambda url: ("opened", url)', "'json:Backend'"))
+    with pytest.raises(
+        ConfigError, match="backend of the plugin 'acme' is 'json:Backend', which is not there"
+    ) as caught:
+        txcore.connect("acme://h")
+    assert caught.value.key == "backend"
 
 
 def test_a_missing_driver_names_its_extra(install):
@@ -76,7 +89,6 @@ def test_a_missing_driver_names_its_extra(install):
     with pytest.raises(BackendNotInstalledError) as caught:
         txcore.connect("redis://h")
     assert 'pip install "txcore[redis]"' in str(caught.value)
-    assert isinstance(caught.value.__cause__, ImportError)
 
 
 def test_a_plugins_own_import_error_stays_visible(install):

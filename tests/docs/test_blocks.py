@@ -70,6 +70,11 @@ def needing_servers():
             yield pytest.param(document, id=f"{document}-heavy", marks=pytest.mark.heavy)
 
 
+def run_program(block, document, namespace):
+    """Run a program as a user would: without the `annotations` of this module's own `__future__`."""
+    exec(compile("\n" * (block.line - 1) + block.text, ROOT / document, "exec", dont_inherit=True), namespace)
+
+
 @pytest.mark.parametrize("document", [*needing_servers()])
 def test_the_programs_that_need_servers_run_in_order(document, request, tmp_path, monkeypatch):
     """The programs run on brokers that are started for them; blocks that take minutes run only under `make heavy`."""
@@ -81,7 +86,7 @@ def test_the_programs_that_need_servers_run_in_order(document, request, tmp_path
             if not names or (names == "heavy" and not is_heavy):
                 continue
             try:
-                exec(compile("\n" * (block.line - 1) + block.text, ROOT / document, "exec"), namespace)
+                run_program(block, document, namespace)
             except brokers.ServerUnavailableError as error:
                 if any(map(brokers.is_required, names.split(","))):
                     raise
@@ -115,7 +120,7 @@ def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
                 with closing(sqlite3.connect("page.db")) as connection:
                     connection.executescript(block.text)
             else:
-                exec(compile("\n" * (block.line - 1) + block.text, ROOT / document, "exec"), namespace)
+                run_program(block, document, namespace)
     printed += capsys.readouterr().out
     for expected in scenes.PRINTED.get(document, ()):
         assert expected in printed

@@ -26,14 +26,8 @@ fence: txcore.SqlFence
 insert_order: sqlalchemy.TextClause
 schema: str
 
-def connect_to(url: str) -> Any: ...
+def connect_to(options: Any) -> Any: ...
 def handle(message: Received) -> None: ...
-""",
-    "mybroker_backend.pyi": """
-from collections.abc import Mapping
-from txcore.port import Backend
-
-def MyBackend(url: str, options: Mapping[str, str]) -> Backend: ...
 """,
 }
 SETTINGS = """

@@ -87,7 +87,7 @@ def database_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
 
 @pytest.fixture
 def broker_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
-    """Return a function that makes the marked check for a broker, through the plugin's hook."""
+    """Return a function that makes the marked check for a broker, through its plugin."""
 
     def make(url: str, group: str, patience_s: float = 0.0, **options: Any) -> Look:
         def examination() -> Examination[Any]:

@@ -218,5 +218,5 @@ def test_words_for_people():
 
 
 def test_a_backend_need_not_offer_checks():
-    """A backend without the hook has no checks of its own."""
+    """A backend without an examination has no checks of its own."""
     assert open_doctor("memory://unused", Request("g")) is None

@@ -259,7 +259,7 @@ def test_in_sync(line, trio, group, make_group, broker_line, eventually):
     """The doctor warns about a missing replica after a broker is killed, and fails on a partition without a leader."""
     line("OK")
     alone = f"alone-{group}"
-    make_group(f"{trio.url}?replication_factor=1", alone, 6)
+    make_group(f"{trio.url}?replicas=1", alone, 6)
     trio.nodes[2].kill()
     try:
         eventually(lambda: level_in(trio.url, "kafka.in-sync", Request(group)) == "WARN")

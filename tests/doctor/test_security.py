@@ -11,7 +11,7 @@ from txcore.findings import Request, examine
 from txcore.registry import open_doctor
 
 #: Option of the certificate authority's file, and the other options of TLS.
-OPTIONS = {"kafka": "ca_file={}", "rabbitmq": "tls=true&tls_ca_file={}", "nats": "tls_ca={}"}
+OPTIONS = {"kafka": "tls_ca={}", "rabbitmq": "tls_ca={}", "nats": "tls_ca={}"}
 
 
 @pytest.fixture(params=OPTIONS)

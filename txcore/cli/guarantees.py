@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, cast
+from typing import Final
 
 from txcore.guarantees import Guarantees
-from txcore.registry import find_entry_point, known_schemes
+from txcore.registry import known_schemes, plugin_for
 
-ATTRIBUTE: Final = "GUARANTEES"
-"""Name of the attribute in which a plugin's module offers its `Guarantees`."""
 HEAD: Final = """\
 # What each backend guarantees
 
@@ -58,10 +56,10 @@ def guarantees_of(scheme: str) -> Sequence[Guarantees]:
     """Return the `Guarantees` of the backend for *scheme*, the usual form first; empty when it offers none.
 
     Raises:
-        UnknownSchemeError, BackendConflictError: see `txcore.connect`.
+        UnknownSchemeError, BackendConflictError, ConfigError: see `txcore.connect`.
         ImportError: its module cannot be loaded.
     """
-    return cast("Sequence[Guarantees]", getattr(find_entry_point(scheme).load(), ATTRIBUTE, ()))
+    return plugin_for(f"{scheme}://").guarantees
 
 
 def markdown() -> str:

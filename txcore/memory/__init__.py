@@ -8,13 +8,12 @@ request runs at once in the calling thread. A `Profile` describes the real broke
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Final
-from urllib.parse import urlsplit
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
-from txcore import ranges
+from txcore.backends.options import choice, parse_options, split_url, switch, whole
 from txcore.errors import ConfigError
 from txcore.guarantees import Guarantees
 from txcore.hookspecs import hookimpl
@@ -32,7 +31,7 @@ from txcore.memory.profile import (
     Profile,
 )
 from txcore.memory.reading import MemoryClaim
-from txcore.port import Backend
+from txcore.plugin import BackendPlugin
 
 PARTITION_COUNT_MAX: Final = 256
 GUARANTEES: Final = (
@@ -52,22 +51,62 @@ _brokers: Final[dict[str, MemoryBroker]] = {}
 _brokers_lock: Final = threading.Lock()
 
 
-@hookimpl
-def txcore_open_backend(url: str, options: Mapping[str, str]) -> Backend | None:
-    """Open `memory://name`; connections to one name in one process share one broker."""
-    parts = urlsplit(url)
-    if parts.scheme != "memory":
-        return None
-    profile = _profile(options)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of a `memory://` URL."""
+
+    profile: str = choice(STRONG.name, tuple(PROFILES), "the broker to imitate")
+    auto_create: bool = switch(True, "unknown target topics are created; `false`: halves that name one are refused")
+    partitions: int = whole(
+        PARTITION_COUNT_DEFAULT, 1, PARTITION_COUNT_MAX, "of a group that is made without a number; they never change"
+    )
+
+
+class Address(NamedTuple):
+    """The parts of a `memory://` URL; *options* is None if it has none."""
+
+    name: str
+    options: Options | None
+
+
+def parse_url(url: str) -> Address:
+    """Return the broker's name and its options.
+
+    Raises:
+        ConfigError: an option is unknown, of the wrong kind or out of range; `key` names it.
+    """
+    parts = split_url(url)
+    return Address(parts.netloc, parse_options(Options, url) if parts.query else None)
+
+
+def open_backend(address: Address) -> MemoryBackend:
+    """Open a connection to a broker; those to one name in one process share one broker.
+
+    Raises:
+        ConfigError: the broker is open already, with other options.
+    """
+    options = address.options or Options()
+    profile = replace(PROFILES[options.profile], auto_create=options.auto_create, partitions=options.partitions)
     with _brokers_lock:
-        broker = _brokers.get(parts.netloc)
+        broker = _brokers.get(address.name)
         if broker is None:
             broker = MemoryBroker(profile)
-            if parts.netloc:
-                _brokers[parts.netloc] = broker
-        elif options and broker.profile != profile:
-            raise ConfigError(f"memory://{parts.netloc} is open already, with other options", key=next(iter(options)))
+            if address.name:
+                _brokers[address.name] = broker
+        elif address.options and broker.profile != profile:
+            raise ConfigError(f"memory://{address.name} is open already, with other options", key="url")
     return MemoryBackend(broker)
+
+
+PLUGIN: Final = BackendPlugin(
+    scheme="memory", parse_url=parse_url, backend=open_backend, options=Options, guarantees=GUARANTEES
+)
+
+
+@hookimpl
+def txcore_backend() -> BackendPlugin:
+    """See `txcore.hookspecs.txcore_backend`."""
+    return PLUGIN
 
 
 @contextmanager
@@ -88,26 +127,10 @@ def reachable(broker: MemoryBroker, name: str) -> Iterator[str]:
             del _brokers[name]
 
 
-def _profile(options: Mapping[str, str]) -> Profile:
-    known = {"profile", "auto_create", "partitions"}
-    for key in options:
-        if key not in known:
-            raise ConfigError(f"memory:// does not know option {key!r}; it knows {', '.join(sorted(known))}", key=key)
-    name = options.get("profile", "strong")
-    if name not in PROFILES:
-        raise ConfigError(f"profile is one of {', '.join(PROFILES)}, not {name!r}", key="profile")
-    create = options.get("auto_create", "true")
-    if create not in {"true", "false"}:
-        raise ConfigError(f"auto_create is true or false, not {create!r}", key="auto_create")
-    given = options.get("partitions", str(PARTITION_COUNT_DEFAULT))
-    partitions = int(ranges.parse("partitions", given, int, 1, PARTITION_COUNT_MAX))
-    return replace(PROFILES[name], auto_create=create == "true", partitions=partitions)
-
-
 __all__ = [
-    "GUARANTEES",
     "KAFKA_LIKE",
     "NATS_LIKE",
+    "PLUGIN",
     "PROFILES",
     "RABBITMQ_LIKE",
     "STRONG",
@@ -119,5 +142,5 @@ __all__ = [
     "Profile",
     "Target",
     "reachable",
-    "txcore_open_backend",
+    "txcore_backend",
 ]

@@ -1,4 +1,4 @@
-"""The demo's consumer: a plugin module offers it as `open_consumer(url, topic, group)`.
+"""The demo's consumer: a plugin offers it as `BackendPlugin.consumer`.
 
 It is not part of the backend port: txcore publishes ordinary messages, which ordinary clients consume.
 """
@@ -6,13 +6,10 @@ It is not part of the backend port: txcore publishes ordinary messages, which or
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, cast
-from urllib.parse import urlsplit
+from typing import Protocol, cast
 
 from txcore.errors import UsageError
-from txcore.registry import find_entry_point
-
-OPENER: Final = "open_consumer"
+from txcore.registry import plugin_for
 
 
 class Received(Protocol):
@@ -59,10 +56,8 @@ def open_consumer(url: str, topic: str, group: str) -> Consumer:
         UsageError: other processes cannot reach this backend, or its plugin offers no consumer.
         UnknownSchemeError, BackendNotInstalledError, ConfigError: see `txcore.connect`.
     """
-    scheme = urlsplit(url).scheme
-    opener = getattr(find_entry_point(scheme).load(), OPENER, None)
-    if opener is None:
-        raise UsageError(
-            f"the {scheme} backend offers no {OPENER}(), so the demo could not read the delivered messages"
-        )
-    return cast("Consumer", opener(url, topic, group))
+    plugin = plugin_for(url)
+    consumer = plugin.open_consumer(url, topic, group)
+    if consumer is None:
+        raise UsageError(f"the {plugin.scheme} backend offers no consumer, so the demo could not read the messages")
+    return cast("Consumer", consumer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 import pytest
-from txcore_kafka import open_consumer
+from txcore_kafka import PLUGIN
 
 from txcore.errors import ClosedError, ConfigError
 
@@ -17,7 +17,7 @@ def consuming(kit):
     topic, group = f"consumed-{secrets.token_hex(4)}", f"group-{secrets.token_hex(4)}"
 
     def opener(group=group):
-        opened.append(open_consumer(kit.address(), topic, group))
+        opened.append(PLUGIN.open_consumer(kit.address(), topic, group))
         return opened[-1]
 
     yield opener
@@ -116,5 +116,5 @@ def test_a_position_that_was_never_given_is_not_acknowledged(consuming):
 def test_an_unknown_option_is_named(kit):
     """A consumer's URL with an unknown option is a ConfigError that names the option, as for a backend."""
     with pytest.raises(ConfigError) as raised:
-        open_consumer(kit.address(linger="5"), "topic", "group")
+        PLUGIN.open_consumer(kit.address(linger="5"), "topic", "group")
     assert raised.value.key == "linger"

@@ -174,7 +174,7 @@ def test_a_leader_that_was_deposed_while_it_was_frozen_reports_no_end(cluster):
     """No end is wrong while a deposed leader thaws and answers before it learns of the new leader."""
     harness = KafkaHarness(cluster.nodes[0])
     harness.start()
-    harness.url = f"{cluster.url}?replication_factor=3&delivery_timeout_s=30"
+    harness.url = f"{cluster.url}?replicas=3&delivery_timeout_s=30"
     harness.timeout_s = 90.0
     kit = Kit(harness)
     kit.wait(kit.backend.ensure_group(kit.group, 2))
@@ -194,7 +194,7 @@ def test_a_leader_that_was_deposed_while_it_was_frozen_reports_no_end(cluster):
     leader = next(node for node in cluster.nodes if node.url.endswith(f":{port}"))
     rest = ",".join(node.url.partition("://")[2] for node in cluster.nodes if node is not leader)
     other = AdminClient({"bootstrap.servers": rest, "log_level": 2})
-    rest_url = f"kafka://{rest}?replication_factor=3&delivery_timeout_s=30"
+    rest_url = f"kafka://{rest}?replicas=3&delivery_timeout_s=30"
     topic = kit.topic()
     asking = harness.open(harness.url)
     has_other_leader = lambda: leading(other) not in {number, -1}  # noqa: E731

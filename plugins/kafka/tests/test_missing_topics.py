@@ -156,7 +156,7 @@ def test_a_topic_that_is_still_there_is_not_refused_on_the_drivers_word(kit, top
 
 def test_an_outage_is_no_refusal_although_the_topic_was_gone_before(hurt):
     """During an outage a release is UNKNOWN, although the broker reported the topic as missing before."""
-    backend = hurt.connect(delivery_timeout_s="1.5", request_timeout_s="1")
+    backend = hurt.connect(delivery_timeout_s="1.5", control_timeout_s="1")
     for _ in range(2):
         outcomes = raw.release(hurt, raw.target_only(hurt.group, "never-made-topic", b"x"), backend=backend)
         assert raw.statuses(outcomes) == [REFUSED]

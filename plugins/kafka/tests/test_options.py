@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pytest
-from txcore_kafka import GUARANTEES, Options, open_consumer, parse_url, txcore_open_backend
+from txcore_kafka import PLUGIN, Options, parse_url
 from txcore_kafka.codec import record_size
 from txcore_kafka.guarantees import capabilities_of
 from txcore_kafka.options import checkpoint_topic, is_own_topic, topic_name, topic_settings
@@ -15,12 +17,12 @@ from txcore.records import LogKind
 
 
 def parsed(**options):
-    return parse_url("kafka://host", options)
+    return parse_url(f"kafka://host?{urlencode(options)}")
 
 
 def test_the_servers_are_those_of_the_url():
     """A URL may name several servers, with ports or Kafka's own port; names and passwords are decoded."""
-    options = parse_url("kafka://us%40er:p%3Aw%2F@one:19092,two,[::1]:9093", {})
+    options = parse_url("kafka://us%40er:p%3Aw%2F@one:19092,two,[::1]:9093")
     assert options.servers == "one:19092,two:9092,[::1]:9093"
     assert (options.user, options.password, options.sasl) == ("us@er", "p:w/", "PLAIN")
 
@@ -36,15 +38,16 @@ def test_the_servers_are_those_of_the_url():
         ("kafka://host", {"linger": "5"}, "linger"),
         ("kafka://host", {"partitions": "0"}, "partitions"),
         ("kafka://host", {"partitions": "four"}, "partitions"),
-        ("kafka://host", {"replication_factor": "0"}, "replication_factor"),
+        ("kafka://host", {"replicas": "-1"}, "replicas"),
         ("kafka://host", {"delivery_timeout_s": "0.1"}, "delivery_timeout_s"),
         ("kafka://host", {"delivery_timeout_s": "nan"}, "delivery_timeout_s"),
         ("kafka://host", {"session_timeout_s": "5"}, "session_timeout_s"),
         ("kafka://host", {"release": "twice"}, "release"),
         ("kafka://host", {"compression": "zip"}, "compression"),
         ("kafka://host", {"tls": "maybe"}, "tls"),
-        ("kafka://host", {"ca_file": ""}, "ca_file"),
-        ("kafka://host", {"certificate_file": "a.pem"}, "certificate_file"),
+        ("kafka://host", {"tls_ca": ""}, "tls_ca"),
+        ("kafka://host", {"tls_cert": "a.pem"}, "tls_key"),
+        ("kafka://host", {"tls_server_name": "other"}, "tls_server_name"),
         ("kafka://host", {"sasl": "PLAIN"}, "sasl"),
         ("kafka://user:word@host", {"sasl": "GSSAPI"}, "sasl"),
     ],
@@ -52,13 +55,13 @@ def test_the_servers_are_those_of_the_url():
 def test_what_cannot_be_used_is_named(url, options, key):
     """The error for an unusable URL or option has the option as its key."""
     with pytest.raises(ConfigError) as raised:
-        parse_url(url, options)
+        parse_url(f"{url}?{urlencode(options)}")
     assert raised.value.key == key
 
 
 def test_a_repr_shows_no_password():
     """The repr of options shows neither the user's nor the key's password."""
-    options = parse_url("kafka://user:hush@host", {"key_password": "quiet", "key_file": "k", "certificate_file": "c"})
+    options = parse_url("kafka://user:hush@host?tls_key_password=quiet&tls_key=k&tls_cert=c")
     assert "hush" not in repr(options)
     assert "quiet" not in repr(options)
     assert options.connection()["sasl.password"] == "hush"
@@ -70,17 +73,18 @@ def test_a_repr_shows_no_password():
     [
         ("kafka://host", {}, "PLAINTEXT"),
         ("kafka://host", {"tls": "true"}, "SSL"),
-        ("kafka://host", {"ca_file": "ca.pem"}, "SSL"),
+        ("kafka://host", {"tls_ca": "ca.pem"}, "SSL"),
+        ("kafka://host", {"tls_verify": "false"}, "SSL"),
         ("kafka://user:word@host", {}, "SASL_PLAINTEXT"),
         ("kafka://user:word@host", {"tls": "on", "sasl": "scram-sha-512"}, "SASL_SSL"),
     ],
 )
 def test_tls_and_credentials_make_the_protocol(url, options, protocol):
     """The security protocol follows from TLS and credentials, in any combination."""
-    assert parse_url(url, options).connection()["security.protocol"] == protocol
+    assert parse_url(f"{url}?{urlencode(options)}").connection()["security.protocol"] == protocol
 
 
-@pytest.mark.parametrize("form", GUARANTEES, ids=lambda form: form.url)
+@pytest.mark.parametrize("form", PLUGIN.guarantees, ids=lambda form: form.url)
 def test_guarantees_are_those_of_the_opened_backend(form):
     """Each form's capabilities are those of a backend opened with its URL."""
     backend = txcore.connect(form.url)
@@ -88,11 +92,11 @@ def test_guarantees_are_those_of_the_opened_backend(form):
     assert backend.close().result(5) is None
 
 
-def test_another_scheme_is_another_plugins():
-    """A URL of another scheme opens neither a backend nor a consumer."""
-    assert txcore_open_backend("nats://host", {}) is None
-    with pytest.raises(ConfigError):
-        open_consumer("nats://host", "topic", "group")
+def test_verification_and_replicas_are_given_in_kafka_s_terms():
+    """librdkafka verifies certificates unless `tls_verify=false`, and -1 is Kafka's default of replicas."""
+    assert "enable.ssl.certificate.verification" not in parsed().connection()
+    assert parsed(tls_verify="false").connection()["enable.ssl.certificate.verification"] is False
+    assert (parsed().replication_factor, parsed(replicas="3").replication_factor) == (-1, 3)
 
 
 def test_the_delivery_timeout_is_what_a_producer_must_leave():

@@ -86,7 +86,7 @@ def allow(admin, *rules):
 @contextlib.contextmanager
 def opened(guarded, **options):
     query = "&".join(
-        f"{key}={value}" for key, value in ({"partitions": "2", "request_timeout_s": "3"} | options).items()
+        f"{key}={value}" for key, value in ({"partitions": "2", "control_timeout_s": "3"} | options).items()
     )
     backend = txcore.connect(f"{guarded.credentials_url}?{query}")
     try:

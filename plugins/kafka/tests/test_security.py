@@ -8,7 +8,7 @@ import threading
 import pytest
 from txcore_conformance.brokers.security import PASSWORD, USER
 from txcore_conformance.kit import error_of
-from txcore_kafka import open_consumer
+from txcore_kafka import PLUGIN
 
 import txcore
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError
@@ -27,7 +27,7 @@ def secured(started_broker):
 def answer_of(url, **options):
     """Return the result of `ensure_group` on *url*, or its error; the backend is closed."""
     query = "&".join(f"{key}={value}" for key, value in options.items())
-    backend = txcore.connect(f"{url}?request_timeout_s=4&{query}".rstrip("&"))
+    backend = txcore.connect(f"{url}?control_timeout_s=4&{query}".rstrip("&"))
     try:
         error = error_of(lambda: backend.ensure_group("orders", 2), TIMEOUT_S)
         return error or backend.ensure_group("orders").result(TIMEOUT_S)
@@ -36,7 +36,7 @@ def answer_of(url, **options):
 
 
 def files(broker, **others):
-    return {"ca_file": broker.ca_file, "certificate_file": broker.cert_file, "key_file": broker.key_file} | others
+    return {"tls_ca": broker.ca_file, "tls_cert": broker.cert_file, "tls_key": broker.key_file} | others
 
 
 def test_the_right_files_open_the_door(secured):
@@ -50,7 +50,7 @@ def test_the_right_password_opens_the_door(secured):
     query = "&".join(f"{key}={value}" for key, value in files(secured).items())
     url = f"{secured.credentials_url}?{query}"
     backend = txcore.connect(url)
-    consumer = open_consumer(url, "secret-orders", "reader")
+    consumer = PLUGIN.open_consumer(url, "secret-orders", "reader")
     try:
         producer = txcore.TransactionProducer(backend, "secret")
         transaction = producer.begin()
@@ -68,14 +68,14 @@ def test_the_right_password_opens_the_door(secured):
 
 def test_a_client_without_a_certificate_is_refused(secured):
     """A client without a certificate cannot connect to a broker that demands one."""
-    error = answer_of(secured.tls_url, ca_file=secured.ca_file)
+    error = answer_of(secured.tls_url, tls_ca=secured.ca_file)
     assert isinstance(error, BackendUnavailableError | BackendTimeoutError | ConfigError)
 
 
 def test_a_broker_without_a_trusted_certificate_is_refused(secured):
     """A client does not connect if its authority did not sign the broker's certificate."""
     stranger = secured.certificates.stranger_ca_file
-    error = answer_of(secured.tls_url, **files(secured, ca_file=stranger))
+    error = answer_of(secured.tls_url, **files(secured, tls_ca=stranger))
     assert isinstance(error, BackendUnavailableError | BackendTimeoutError | ConfigError)
 
 
@@ -100,6 +100,6 @@ def test_no_backend_shows_its_password(secured):
 
 def test_a_file_that_is_not_there_is_named(secured):
     """A missing CA file is a ConfigError at the first call."""
-    error = answer_of(secured.tls_url, ca_file="/nowhere/ca.pem")
+    error = answer_of(secured.tls_url, tls_ca="/nowhere/ca.pem")
     assert isinstance(error, ConfigError)
     assert "ca" in str(error).lower()

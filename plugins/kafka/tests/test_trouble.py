@@ -102,7 +102,7 @@ def test_a_forked_child_opens_its_own(kit):
 def test_opening_does_not_wait_for_the_broker():
     """Opening without a broker returns at once; the first call's Future fails in time, and closing is quick."""
     began_s = time.monotonic()
-    backend = txcore.connect(f"{NOWHERE}?request_timeout_s=1&delivery_timeout_s=1")
+    backend = txcore.connect(f"{NOWHERE}?control_timeout_s=1&delivery_timeout_s=1")
     assert time.monotonic() - began_s < 1.0
     error = error_of(lambda: backend.ensure_group("orders"), 2 + ALLOWANCE_S)
     assert isinstance(error, BackendUnavailableError | BackendTimeoutError)
@@ -113,7 +113,7 @@ def test_nothing_hangs_without_a_broker(hurt):
     """Without a broker halves, releases, marks and checkpoints end within their timeouts, and so does closing."""
     topic = hurt.topic()
     hurt.connect()  # creates the group, for which a busy machine may need longer
-    backend = hurt.connect(delivery_timeout_s="1", request_timeout_s="1")
+    backend = hurt.connect(delivery_timeout_s="1", control_timeout_s="1")
     half = raw.half(hurt, topic)
     raw.append(hurt, half, backend=backend)
     claim = backend.claim(hurt.group, "me")

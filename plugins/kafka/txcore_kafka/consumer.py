@@ -7,15 +7,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined] # it lists no names of its own
 
-from txcore.errors import BackendTimeoutError, ClosedError, ConfigError
+from txcore.errors import BackendTimeoutError, ClosedError
 from txcore_kafka.clients import close, make_admin, make_consumer
 from txcore_kafka.codec import exists_already, kafka_error, translated
-from txcore_kafka.options import SCHEME, Options, parse_url
+from txcore_kafka.options import Options
 from txcore_kafka.ownership import HEARTBEATS
 
 PAUSE_S: Final = 0.05
@@ -136,18 +135,13 @@ class KafkaConsumer:
             raise ClosedError("this consumer is closed")
 
 
-def open_consumer(url: str, topic: str, group: str) -> KafkaConsumer:
-    """Return a consumer of *topic* on the cluster that a `kafka://` URL names, with that URL's options.
-
-    The topic is made if it is missing. `txcore demo` asks every plugin module for a function of this name.
+def open_consumer(options: Options, topic: str, group: str) -> KafkaConsumer:
+    """Return a consumer of *topic*, which is made if it is missing; see `BackendPlugin.consumer`.
 
     Raises:
-        ConfigError: no `kafka://` URL, or the topic cannot be made with these settings.
+        ConfigError: the topic cannot be made with these settings.
         BackendUnavailableError, BackendTimeoutError: the broker does not answer.
     """
-    if urlsplit(url).scheme != SCHEME:
-        raise ConfigError(f"{url!r} is no kafka:// URL", key="url")
-    options = parse_url(url, dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)))
     _make_topic(options, topic)
     return KafkaConsumer(options, topic, group)
 
@@ -155,7 +149,7 @@ def open_consumer(url: str, topic: str, group: str) -> KafkaConsumer:
 def _make_topic(options: Options, topic: str) -> None:
     admin = make_admin(options.connection())
     wanted = NewTopic(topic, num_partitions=options.partitions, replication_factor=options.replication_factor)
-    timeout_s = options.request_timeout_s
+    timeout_s = options.control_timeout_s
     for answer in admin.create_topics([wanted], request_timeout=timeout_s).values():
         try:
             answer.result(2 * timeout_s)

@@ -107,10 +107,10 @@ class Control:
     def counts(self, topics: list[str]) -> dict[str, int]:
         """Return topic -> number of partitions; topics that do not exist are missing from the result."""
         found = {}
-        request = self.admin.describe_topics(TopicCollection(topics), request_timeout=self._options.request_timeout_s)
+        request = self.admin.describe_topics(TopicCollection(topics), request_timeout=self._options.control_timeout_s)
         for topic, answer in request.items():
             try:
-                described = answer.result(2 * self._options.request_timeout_s)
+                described = answer.result(2 * self._options.control_timeout_s)
             except KafkaException as error:
                 if not is_missing(error):
                     raise self._translated(error, f"looking for topic {topic!r}") from error
@@ -125,10 +125,10 @@ class Control:
 
     def _described(self, resources: Sequence[Any]) -> list[Mapping[str, str]]:
         found: list[Mapping[str, str]] = []
-        request = self.admin.describe_configs(list(resources), request_timeout=self._options.request_timeout_s)
+        request = self.admin.describe_configs(list(resources), request_timeout=self._options.control_timeout_s)
         for resource in resources:
             try:
-                entries = request[resource].result(2 * self._options.request_timeout_s)
+                entries = request[resource].result(2 * self._options.control_timeout_s)
             except KafkaException as error:
                 if not is_missing(error) and not is_unreadable(error):
                     raise self._translated(error, f"reading the settings of {resource.name!r}") from error
@@ -139,7 +139,7 @@ class Control:
 
     def _verify_broker(self) -> None:
         """Verify that the broker ends abandoned transactions as soon as the URL says, if it reports its settings."""
-        brokers = self.admin.list_topics(timeout=self._options.request_timeout_s).brokers
+        brokers = self.admin.list_topics(timeout=self._options.control_timeout_s).brokers
         if not brokers:
             return
         (found,) = self._described([ConfigResource(ResourceType.BROKER, str(min(brokers)))])
@@ -169,24 +169,24 @@ class Control:
     def _create(self, topics: list[Any]) -> None:
         if not topics:
             return
-        request = self.admin.create_topics(topics, request_timeout=self._options.request_timeout_s)
+        request = self.admin.create_topics(topics, request_timeout=self._options.control_timeout_s)
         for topic, answer in request.items():
             try:
-                answer.result(2 * self._options.request_timeout_s)
+                answer.result(2 * self._options.control_timeout_s)
             except KafkaException as error:
                 if not exists_already(error):
                     raise self._translated(error, f"making topic {topic!r}") from error
 
     def _await_topics(self, topics: list[str]) -> dict[str, int]:
         """Wait until the broker that answers knows the created topics."""
-        deadline_s = self._clock.elapsed_s() + self._options.request_timeout_s
+        deadline_s = self._clock.elapsed_s() + self._options.control_timeout_s
         while True:
             found = self.counts(topics)
             if len(found) == len(topics):
                 return found
             if self._clock.elapsed_s() > deadline_s:
                 missing = ", ".join(sorted(set(topics) - found.keys()))
-                raise BackendTimeoutError(f"{missing} did not appear within {self._options.request_timeout_s:g} s")
+                raise BackendTimeoutError(f"{missing} did not appear within {self._options.control_timeout_s:g} s")
             threading.Event().wait(SETTLE_POLL_S)
 
     def _verify(

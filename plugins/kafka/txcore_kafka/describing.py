@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
 
 from txcore.guarantees import BrokerObject
 from txcore.records import LogKind
-from txcore_kafka.options import checkpoint_topic, consumer_group, parse_url, topic_name, topic_settings
+from txcore_kafka.options import Options, checkpoint_topic, consumer_group, topic_name, topic_settings
 
 _PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
@@ -17,13 +16,8 @@ _PURPOSES: Final = {
 }
 
 
-def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return the parts of a group; `ensure_group` creates all of them if it may create topics.
-
-    Raises:
-        ConfigError: the URL cannot be used.
-    """
-    options = parse_url(url, dict(parse_qsl(urlsplit(url).query)))
+def describe_group(options: Options, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return the parts of a group; `ensure_group` creates all of them if it may create topics."""
     purposes = {topic_name(group, kind): purpose for kind, purpose in _PURPOSES.items()}
     purposes[checkpoint_topic(group)] = "how far checkers have read"
     count = partition_count or options.partitions

@@ -96,7 +96,7 @@ class LookUps:
         """Ask whether *topic* exists: *take* gets REFUSED if not, else UNKNOWN, on the thread that polls."""
         self.targets.forget(topic)
         question = Question(take)
-        self._producing.watch(QUESTIONS, [question], self._clock.elapsed_s() + self._options.request_timeout_s)
+        self._producing.watch(QUESTIONS, [question], self._clock.elapsed_s() + self._options.control_timeout_s)
 
         def answered(answer: Future[None]) -> None:
             error = _error_of(answer) or self.presence.refusal(topic)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
-from txcore import ranges
+from txcore.backends.options import TlsOptions, account_of, choice, parse_options, seconds, servers_of, split_url, whole
 from txcore.errors import ConfigError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
 
@@ -28,63 +27,71 @@ BATCH_OVERHEAD: Final = 200
 TOPIC_BYTES_DEFAULT: Final = 1_048_588
 """Kafka's own default for `max.message.bytes`, in bytes."""
 REQUEST_BYTES_MAX: Final = 200_000_000
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 STEPS: Final = "steps"
 TRANSACTION: Final = "transaction"
-_TRUE: Final = frozenset({"true", "1", "yes", "on"})
-_FALSE: Final = frozenset({"false", "0", "no", "off"})
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """One backend's settings; each field from `release` on is a query parameter of the URL.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(TlsOptions):
+    """One backend's settings, from a URL. librdkafka takes no other name for a certificate than the host's.
 
     Attributes:
         servers: `host:port`, comma separated.
-        release: "steps" publishes targets, then the op; "transaction" both in one Kafka transaction.
-        partitions: Partitions of a group that is created without a number; 1 to 256.
-        replication_factor: Replicas of the created topics; -1 for the broker's `default.replication.factor`.
-        delivery_timeout_s: Longest time from handing an item over until it is settled; 0.5 to 60.
-        request_timeout_s: How long one control request may take; 0.5 to 60.
-        body_size_max: Largest encoded half, in bytes; 1 KiB to 100 MB.
-        half_retention_s: `retention.ms` of half topics, in seconds; ops are kept twice as long. At least a minute.
-        session_timeout_s: A checker that is silent for so long loses its partitions; 6 to 1800, within the broker's
-            `group.min.session.timeout.ms` and `group.max.session.timeout.ms`.
-        drain_s: How long a checker may finish its current work when its partitions are revoked; 0.1 to 60.
-        silence_s: A checker whose own loop has not polled its claim for so long leaves the group; 1 to 3600.
-        queue_max: Most records that wait for the broker in this process; above that, halves are refused.
-        transaction_timeout_s: With release=transaction, how long a transaction may stay open; 2 to 60.
-        transaction_sweep_s: With release=transaction, how often the broker looks for transactions that are open for too
-            long: its `transaction.abort.timed.out.transaction.cleanup.interval.ms`, in seconds; 1 to 60.
-        compression: none, gzip, snappy, lz4 or zstd.
-        tls: Encrypt; implied by the three file names.
-        sasl: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; PLAIN when the URL names a user.
+        user, password: For SASL; "" for none.
     """
 
-    servers: str = "127.0.0.1:9092"
+    servers: str = f"127.0.0.1:{PORT_DEFAULT}"
     user: str = ""
     password: str = field(default="", repr=False)
-    release: str = STEPS
-    partitions: int = 4
-    replication_factor: int = -1
-    delivery_timeout_s: float = 3.0
-    request_timeout_s: float = 5.0
-    body_size_max: int = 1_000_000
-    half_retention_s: float = 7 * 86_400.0
-    session_timeout_s: float = 10.0
-    drain_s: float = 5.0
-    silence_s: float = 30.0
-    queue_max: int = 100_000
-    transaction_timeout_s: float = 10.0
-    transaction_sweep_s: float = 10.0
-    compression: str = "none"
-    tls: bool = False
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-    key_password: str = field(default="", repr=False)
-    sasl: str = ""
+    partitions: int = whole(4, 1, PARTITION_COUNT_MAX, "of a group that is made without a number; they never change")
+    replicas: int = whole(0, 0, 32_767, "of the topics that are made; 0 for the broker's `default.replication.factor`")
+    delivery_timeout_s: float = seconds(
+        3.0, 0.5, 60, "from handing an item over to its being settled; an immunity must be longer"
+    )
+    control_timeout_s: float = seconds(5.0, 0.5, 60, "how long a control request waits")
+    body_size_max: int = whole(
+        1_000_000,
+        1_024,
+        100_000_000,
+        "bytes of one encoded half; larger ones need topics with more `max.message.bytes`",
+    )
+    half_retention_s: float = seconds(
+        7 * 86_400.0, 60, 10 * 365 * 86_400, "`retention.ms` of the half topic, in seconds; ops are kept twice as long"
+    )
+    session_timeout_s: float = seconds(
+        10.0,
+        6,
+        1_800,
+        "time of silence after which a checker has lost its partitions; within the broker's "
+        "`group.min.session.timeout.ms` and `group.max.session.timeout.ms`",
+    )
+    drain_s: float = seconds(
+        5.0, 0.1, 60, "longest time for a checker to finish its halves in hand when another member gets the partition"
+    )
+    silence_s: float = seconds(
+        30.0, 1, 3_600, "time without a look of its loop at its claim after which a checker leaves the group"
+    )
+    queue_max: int = whole(
+        100_000, 1_000, 10_000_000, "records that wait in one process; beyond, new halves are refused"
+    )
+    compression: str = choice("none", ("none", "gzip", "snappy", "lz4", "zstd"), "of what is sent")
+    release: str = choice(
+        STEPS, (STEPS, TRANSACTION), "targets, then the op; or both in one Kafka transaction, see below"
+    )
+    transaction_timeout_s: float = seconds(
+        10.0, 2, 60, "how long a transaction may stay open; also the deadline of a release in it"
+    )
+    transaction_sweep_s: float = seconds(
+        10.0, 1, 60, "the broker's `transaction.abort.timed.out.transaction.cleanup.interval.ms`, in seconds"
+    )
+    sasl: str = choice(
+        "", ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "for the URL's user and password; `PLAIN` if there is a user"
+    )
+
+    @property
+    def replication_factor(self) -> int:
+        """The replicas in Kafka's terms: -1 for the broker's own number."""
+        return self.replicas or -1
 
     @property
     def record_bytes_max(self) -> int:
@@ -113,45 +120,36 @@ class Options:
             "socket.nagle.disable": True,
             "log_level": 2,
         }
-        is_tls = self.tls or bool(self.ca_file or self.certificate_file or self.key_file)
-        config["security.protocol"] = ("SASL_" if self.sasl else "") + ("SSL" if is_tls else "PLAINTEXT")
+        config["security.protocol"] = ("SASL_" if self.sasl else "") + ("SSL" if self.is_encrypted else "PLAINTEXT")
         files_and_names = {
-            "ssl.ca.location": self.ca_file,
-            "ssl.certificate.location": self.certificate_file,
-            "ssl.key.location": self.key_file,
-            "ssl.key.password": self.key_password,
+            "ssl.ca.location": self.tls_ca,
+            "ssl.certificate.location": self.tls_cert,
+            "ssl.key.location": self.tls_key,
+            "ssl.key.password": self.tls_key_password,
             "sasl.mechanism": self.sasl,
         }
         config |= {key: value for key, value in files_and_names.items() if value}
+        if not self.tls_verify:
+            config["enable.ssl.certificate.verification"] = False
         if self.sasl:
             config |= {"sasl.username": self.user, "sasl.password": self.password}
         return config
 
 
-def parse_url(url: str, options: Mapping[str, str]) -> Options:
+def parse_url(url: str) -> Options:
     """Return the settings in *url*, `kafka://user:password@host:port,host:port?option=value`.
 
     Raises:
         ConfigError: the URL names no host, or an option is unknown, of the wrong kind or out of range; `key` names it.
     """
-    account, _, servers = urlsplit(url).netloc.rpartition("@")
-    user, _, password = account.partition(":")
-    values: dict[str, Any] = {
-        "servers": ",".join(_server(each) for each in servers.split(",")),
-        "user": unquote(user),
-        "password": unquote(password),
-    }
-    if urlsplit(url).path not in {"", "/"}:
+    if split_url(url).path not in {"", "/"}:
         raise ConfigError("a kafka:// URL has no path: kafka://host:9092?option=value", key="url")
-    for key, text in options.items():
-        values[key] = _value(key, text)
-    if values["user"] and not values.get("sasl"):
-        values["sasl"] = "PLAIN"
-    if values.get("sasl") and not values["user"]:
+    user, password = account_of(url)
+    servers = ",".join(map(str, servers_of(url, PORT_DEFAULT)))
+    options = parse_options(Options, url, servers=servers, user=user, password=password or "")
+    if not user and (password or options.sasl):
         raise ConfigError("sasl needs a user and a password in the URL: kafka://user:password@host", key="sasl")
-    if bool(values.get("certificate_file")) is not bool(values.get("key_file")):
-        raise ConfigError("certificate_file and key_file belong together", key="certificate_file")
-    return Options(**values)
+    return replace(options, sasl=options.sasl or "PLAIN") if user else options
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -199,57 +197,3 @@ def topic_settings(options: Options, group: str) -> Mapping[str, Mapping[str, st
             topic_name(group, LogKind.HALF): log | {"retention.ms": str(retention_ms)},
         }
     )
-
-
-_RANGES: Final[Mapping[str, tuple[ranges.Kind, float, float]]] = {
-    "partitions": (int, 1, PARTITION_COUNT_MAX),
-    "replication_factor": (int, -1, 32_767),
-    "delivery_timeout_s": (float, 0.5, 60),
-    "request_timeout_s": (float, 0.5, 60),
-    "body_size_max": (int, 1_024, 100_000_000),
-    "half_retention_s": (float, 60, 10 * 365 * 86_400),
-    "session_timeout_s": (float, 6, 1_800),
-    "drain_s": (float, 0.1, 60),
-    "silence_s": (float, 1, 3_600),
-    "transaction_timeout_s": (float, 2, 60),
-    "transaction_sweep_s": (float, 1, 60),
-    "queue_max": (int, 1_000, 10_000_000),
-}
-_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "release": (STEPS, TRANSACTION),
-    "compression": COMPRESSIONS,
-    "sasl": SASL_MECHANISMS,
-}
-_TEXTS: Final = frozenset({"ca_file", "certificate_file", "key_file", "key_password"})
-
-
-def _server(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(PORT_DEFAULT)
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise ConfigError("a kafka:// URL names its brokers: kafka://host:9092,other:9092", key="url")
-    return f"{host}:{port}"
-
-
-def _value(key: str, text: str) -> bool | int | float | str:
-    if key in _RANGES:
-        value = ranges.parse(key, text, *_RANGES[key])
-        if key == "replication_factor" and not value:
-            raise ConfigError("replication_factor is a whole number from 1, or -1 for the broker's own, not 0", key=key)
-        return value
-    if key in _CHOICES:
-        for choice in _CHOICES[key]:
-            if text.lower() == choice.lower():
-                return choice
-        raise ConfigError(f"{key} is one of {', '.join(_CHOICES[key])}, not {text!r}", key=key)
-    if key in _TEXTS:
-        if not text:
-            raise ConfigError(f"{key} is empty", key=key)
-        return text
-    if key == "tls":
-        if text.lower() not in _TRUE | _FALSE:
-            raise ConfigError(f"tls is true or false, not {text!r}", key=key)
-        return text.lower() in _TRUE
-    known = ", ".join(sorted({*_RANGES, *_CHOICES, *_TEXTS, "tls"}))
-    raise ConfigError(f"the kafka backend has no option {key!r}; it has {known}", key=key)

@@ -210,7 +210,7 @@ class Producing:
         producer = self._producer
         if producer is None:
             raise ClosedError("this backend is closed")
-        error = producer.list_topics(topic, self._options.request_timeout_s).topics[topic].error
+        error = producer.list_topics(topic, self._options.control_timeout_s).topics[topic].error
         return error is None or not is_missing(error)
 
     def clients(self) -> list[Any]:

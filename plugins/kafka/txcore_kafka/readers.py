@@ -192,7 +192,7 @@ class Readers:
         Raises:
             ConfigError, BackendUnavailableError, BackendTimeoutError: the broker does not report the bounds.
         """
-        low, high = self.bounds(self.asking(log.group), log.topic, log.partition, self.options.request_timeout_s)
+        low, high = self.bounds(self.asking(log.group), log.topic, log.partition, self.options.control_timeout_s)
         if offsets[-1] >= high:
             marker = self.log_ends.ask(log).result() - 1
             if any(high <= offset < marker for offset in offsets):
@@ -204,7 +204,7 @@ class Readers:
         wanted, place, last = set(offsets), offsets[0], offsets[-1]
         found: list[Any] = []
         connection.consumer.assign([TopicPartition(topic, partition, place)])
-        deadline_s = self.clock.elapsed_s() + self.options.request_timeout_s
+        deadline_s = self.clock.elapsed_s() + self.options.control_timeout_s
         while self.clock.elapsed_s() < deadline_s:
             for message in connection.consumer.consume(last - place + 1, FETCH_POLL_S):
                 error = message.error()
@@ -217,7 +217,7 @@ class Readers:
                     raise translated(error, f"reading {topic!r}")
             if place > last:
                 return found
-        raise BackendTimeoutError(f"{topic!r} gave no answer within {self.options.request_timeout_s:g} s")
+        raise BackendTimeoutError(f"{topic!r} gave no answer within {self.options.control_timeout_s:g} s")
 
     def load_checkpoint(self, group: str, partition: int) -> Checkpoint | None:
         """Return the last record of the checkpoint topic; blocks, on a worker's thread.
@@ -230,7 +230,7 @@ class Readers:
         topic = checkpoint_topic(group)
         connection = self.connect(group)
         try:
-            low, high = self.bounds(connection, topic, partition, self.options.request_timeout_s)
+            low, high = self.bounds(connection, topic, partition, self.options.control_timeout_s)
             found = None if low == high else self._read(connection, topic, partition, [high - 1])
             return decode_checkpoint(found[0].value()) if found else None
         except WireFormatError:

@@ -17,7 +17,7 @@ def opened(kit):
     consumers = []
 
     def opened(topic, group="readers", **options):
-        consumers.append(txcore_nats.open_consumer(kit.address(**options), topic, group))
+        consumers.append(txcore_nats.PLUGIN.open_consumer(kit.address(**options), topic, group))
         return consumers[-1]
 
     yield opened

@@ -91,9 +91,9 @@ def test_tls_with_an_own_authority(encrypted):
 
 
 def test_the_name_in_the_certificate_counts(encrypted):
-    """A `tls_hostname` that is not in the certificate is refused; one that is there may differ from the URL's host."""
-    assert answer_of(encrypted.url, tls_ca=encrypted.ca_file, tls_hostname="localhost") == 2
-    error = answer_of(encrypted.url, tls_ca=encrypted.ca_file, tls_hostname="elsewhere.example")
+    """A `tls_server_name` that is not in the certificate is refused; one in it may differ from the URL's host."""
+    assert answer_of(encrypted.url, tls_ca=encrypted.ca_file, tls_server_name="localhost") == 2
+    error = answer_of(encrypted.url, tls_ca=encrypted.ca_file, tls_server_name="elsewhere.example")
     assert isinstance(error, BackendUnavailableError)
 
 

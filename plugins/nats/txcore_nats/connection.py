@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from ssl import SSLContext, SSLError, create_default_context
 from typing import Any, Final, Protocol
 
 from nats import errors
@@ -196,7 +195,7 @@ class Link:
     async def _run(self) -> None:
         delay_s = RECONNECT_DELAY_FIRST_S
         while not self._is_closed:
-            client = EncryptedClient() if wants_tls(self._options) else LinkClient()
+            client = EncryptedClient() if self._options.is_encrypted else LinkClient()
             self._gone.clear()
             try:
                 await self._connect(client)
@@ -360,29 +359,12 @@ def login(options: Options) -> dict[str, Any]:
         given.update(user_credentials=_existing(options.creds, "creds"))
     elif options.nkey_seed:
         given.update(nkeys_seed=_existing(options.nkey_seed, "nkey_seed"))
-    if wants_tls(options):
-        given.update(tls=_tls(options), tls_handshake_first=options.tls_first)
-        if options.tls_hostname:
-            given.update(tls_hostname=options.tls_hostname)
+    context = options.tls_context()
+    if context is not None:
+        given.update(tls=context, tls_handshake_first=options.tls_first)
+        if options.tls_server_name:
+            given.update(tls_hostname=options.tls_server_name)
     return given
-
-
-def wants_tls(options: Options) -> bool:
-    """Return whether an option of the URL demands an encrypted connection."""
-    files = (options.tls_ca, options.tls_cert, options.tls_hostname)
-    return options.tls or options.tls_first or any(files)
-
-
-def _tls(options: Options) -> SSLContext:
-    try:
-        context = create_default_context(cafile=options.tls_ca or None)
-        if options.tls_cert:
-            context.load_cert_chain(options.tls_cert, options.tls_key)
-    except (OSError, SSLError) as error:
-        raise ConfigError(
-            f"a TLS file cannot be used: {error}", key="tls_cert" if options.tls_cert else "tls_ca"
-        ) from error
-    return context
 
 
 def _existing(path: str, key: str) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlsplit
 
 from txcore.clock import SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, TxcoreError
@@ -32,7 +31,7 @@ from txcore_nats.codec import (
     translate,
 )
 from txcore_nats.connection import Api, Link, LoopThread
-from txcore_nats.options import NAME_PREFIX, GroupNames, Options, parse_url
+from txcore_nats.options import NAME_PREFIX, GroupNames, Options
 from txcore_nats.publishing import Publisher, Sending
 from txcore_nats.tailing import Tail
 
@@ -262,12 +261,3 @@ class NatsConsumer:
 
         future: Future[T] = asyncio.run_coroutine_threadsafe(run(), self._loop.loop)
         return future.result()
-
-
-def open_consumer(url: str, topic: str, group: str) -> NatsConsumer:
-    """Return a consumer of *topic*, which is created if it is missing, for `txcore demo`.
-
-    Raises:
-        ConfigError, BackendUnavailableError, BackendTimeoutError: see `NatsConsumer`.
-    """
-    return NatsConsumer(parse_url(url, dict(parse_qsl(urlsplit(url).query))), topic, group)

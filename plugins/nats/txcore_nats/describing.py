@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
 
 from txcore.guarantees import BrokerObject
 from txcore.records import LogKind
 from txcore_nats.control import stream_configs
-from txcore_nats.options import GroupNames, parse_url
+from txcore_nats.options import GroupNames, Options
 
 _PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
@@ -19,13 +18,12 @@ _PURPOSES: Final = {
 _LEFT_OUT: Final = frozenset({"name", "description", "sealed"})
 
 
-def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
+def describe_group(options: Options, group: str, partition_count: int) -> Sequence[BrokerObject]:
     """Return the parts of a group; `ensure_group` creates all of them, except a shared stream.
 
     Raises:
-        ConfigError: the URL or the group's name cannot be used.
+        ConfigError: the group's name cannot be used.
     """
-    options = parse_url(url, dict(parse_qsl(urlsplit(url).query)))
     names = GroupNames(group, options)
     purposes = {names.stream(kind): purpose for kind, purpose in _PURPOSES.items()}
     purposes[names.bucket_stream] = "which checker has which partition, and how far it has read"

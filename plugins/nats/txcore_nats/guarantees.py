@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from txcore.guarantees import Guarantees
-from txcore_nats.options import Options, capabilities_of, parse_url
+from txcore_nats.options import Options, capabilities_of
 
 GUARANTEES: Final = (
     Guarantees(
@@ -31,7 +31,7 @@ GUARANTEES: Final = (
     ),
     Guarantees(
         url="nats://host:4222?release=atomic",
-        capabilities=capabilities_of(parse_url("nats://host", {"release": "atomic"})),
+        capabilities=capabilities_of(Options(release="atomic")),
         duplicates=(),
         zombies="an outdated checker's batch is refused whole: it carries the place of its CLAIM",
         order="per stream, in the order of the releases of one process, except those that were refused once; none "

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from txcore import ranges
+from txcore.backends.options import account_of, choice, parse_options, seconds, servers_of, switch, text, whole
+from txcore.backends.tls import ContextOptions
 from txcore.errors import ConfigError
 from txcore.records import FINAL_KINDS, Capabilities, LogKind, OpKind
 
@@ -25,68 +24,53 @@ EXPIRY_TICK_S: Final = 0.05
 UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 """Kinds of ops that share one subject for each transaction; each op is a compare-and-set on the one before it."""
 RELEASES: Final = ("plain", "atomic")
-_TRUE: Final = frozenset({"true", "1", "yes", "on"})
-_FALSE: Final = frozenset({"false", "0", "no", "off"})
 CLOCK_SKEW_MAX_S: Final = 10.0
 """Largest difference of clocks, in seconds, that does not shorten an immunity: streams of one group may have leaders on
 different nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """One backend's settings; each field from `partitions` on is an option of the URL.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ContextOptions):
+    """One backend's settings, from a URL.
 
     Attributes:
         servers: Addresses to connect to; the client also tries servers that these report.
-        partitions: Partitions of a group that is created without a number; 1 to 256.
-        delivery_timeout_s: Longest time from handing an item over until it is settled; 0.1 to 60.
-        control_timeout_s: How long a control call waits for the broker; 0.1 to 60.
-        connect_timeout_s: How long one attempt to connect may take; 0.1 to 60.
-        ping_interval_s: A connection whose pings stay unanswered for two intervals is given up; 0.5 to 600.
-        lease_s: A member of a group that is silent for so long loses its partitions; 0.5 to 600.
-        keep_s: How long decided halves and ops before the checkpoint are kept; 10 to 31,536,000.
-        replicas: Replicas of each stream; 0 accepts the number of an existing stream and creates one replica.
-        half_bytes_max: Size at which the half log refuses; 0 for no bound but the account's, -1 accepts the bound of an
-            existing stream and creates one with 1 GiB.
-        body_size_max: Largest encoded half; the server's `max_payload` must leave room above it.
-        duplicate_window_s: For how long target streams must drop repeated ids; 0 if none needs to.
-        release: "plain" (targets, then op) or "atomic" (both in one batch, NATS 2.12).
-        stream: For `release=atomic`: the stream that holds the targets and takes the ops; "txcore" unless given.
-        domain: JetStream domain of the streams, if it is not the connection's.
-        tls: Demand an encrypted connection; implied by the next four.
-        tls_ca, tls_cert, tls_key: PEM files: authorities to trust, and the client's certificate with its key.
-        tls_hostname: The name that the server's certificate must have, if it is not the URL's.
-        tls_first: Encrypt before the server sends anything (`handshake_first`).
-        creds: A credentials file (JWT and key).
-        nkey_seed: A file that holds an nkey seed.
+        user, password, token: The login of the URL: user and password, or a token alone.
     """
 
     servers: tuple[str, ...] = (f"nats://127.0.0.1:{PORT_DEFAULT}",)
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    partitions: int = 4
-    delivery_timeout_s: float = 2.0
-    control_timeout_s: float = 5.0
-    connect_timeout_s: float = 2.0
-    ping_interval_s: float = 5.0
-    lease_s: float = 5.0
-    keep_s: float = 21_600.0
-    replicas: int = 0
-    half_bytes_max: int = -1
-    body_size_max: int = 1_000_000
-    duplicate_window_s: float = 120.0
-    release: str = "plain"
-    stream: str = ""
-    domain: str = ""
-    tls: bool = False
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_hostname: str = ""
-    tls_first: bool = False
-    creds: str = ""
-    nkey_seed: str = ""
+    partitions: int = whole(4, 1, PARTITION_COUNT_MAX, "of a group that is made without a number; they never change")
+    delivery_timeout_s: float = seconds(2.0, 0.1, 60, "from handing an item over to its being settled")
+    control_timeout_s: float = seconds(5.0, 0.1, 60, "how long control calls wait")
+    connect_timeout_s: float = seconds(2.0, 0.1, 60, "one attempt to connect")
+    ping_interval_s: float = seconds(5.0, 0.5, 600, "a connection without an answer for two of these is given up")
+    lease_s: float = seconds(5.0, 0.5, 600, "time of silence after which a member has lost its partitions")
+    keep_s: float = seconds(21_600.0, 10, 31_536_000, "how long decided halves and their ops are kept; see below")
+    replicas: int = whole(0, 0, 5, "of the streams that are made; 0 for one, and for any number of existing streams")
+    half_bytes_max: int = whole(
+        -1,
+        -1,
+        1 << 62,
+        "size at which the half log refuses; 0 for no bound but the account's, -1 for 1 GiB, "
+        "and for any bound of an existing stream",
+    )
+    body_size_max: int = whole(
+        1_000_000, 1_024, 60 << 20, "bytes of one encoded half; needs about 6 KiB more in the server's `max_payload`"
+    )
+    duplicate_window_s: float = seconds(
+        120.0, 0, 86_400, "least duplicate window of target streams; a half for a stream with less is refused"
+    )
+    release: str = choice("plain", RELEASES, "targets, then the op; or both in one batch (NATS 2.12)")
+    stream: str = text(
+        f"with `release=atomic`: the stream that holds the targets; `{SHARED_STREAM_DEFAULT}` by default"
+    )
+    domain: str = text("JetStream domain, if it is not the connection's")
+    creds: str = text('file of credentials (JWT and key); needs `pip install "nats-py[nkeys]"`')
+    nkey_seed: str = text("file of an nkey seed; needs the same")
+    tls_first: bool = switch(False, "encrypt before the server sends anything (`handshake_first`)")
 
     @property
     def api_prefix(self) -> str:
@@ -99,46 +83,27 @@ class Options:
         return self.release == "atomic"
 
 
-OPTION_NAMES: Final = tuple(each.name for each in fields(Options))[4:]
-_RANGES: Final[Mapping[str, tuple[float, float]]] = {
-    "partitions": (1, PARTITION_COUNT_MAX),
-    "delivery_timeout_s": (0.1, 60),
-    "control_timeout_s": (0.1, 60),
-    "connect_timeout_s": (0.1, 60),
-    "ping_interval_s": (0.5, 600),
-    "lease_s": (0.5, 600),
-    "keep_s": (10, 31_536_000),
-    "replicas": (0, 5),
-    "half_bytes_max": (-1, 1 << 62),
-    "body_size_max": (1_024, 60 << 20),
-    "duplicate_window_s": (0, 86_400),
-}
-
-
-def parse_url(url: str, options: Mapping[str, str]) -> Options:
-    """Return the settings in *url*, `nats://user:password@host:port,host:port`, and in the *options* of its query.
+def parse_url(url: str) -> Options:
+    """Return the settings in *url*, `nats://user:password@host:port,host:port?option=value`.
 
     A user without a password is a token.
 
     Raises:
         ConfigError: an option is unknown, of the wrong type or out of range; `key` names it.
     """
-    account, at, hosts = urlsplit(url).netloc.rpartition("@")
-    values: dict[str, Any] = {}
-    if hosts:
-        values["servers"] = tuple(_server(host) for host in hosts.split(","))
-    if at:
-        user, colon, password = account.partition(":")
-        values.update({"user": unquote(user), "password": unquote(password)} if colon else {"token": unquote(user)})
-    for key, text in options.items():
-        if key not in OPTION_NAMES:
-            raise ConfigError(f"the nats backend has no option {key!r}; it has {', '.join(OPTION_NAMES)}", key=key)
-        values[key] = _parse(key, text)
-    if values.get("release") == "atomic":
-        values.setdefault("stream", SHARED_STREAM_DEFAULT)
-    parsed = Options(**values)
-    _check(parsed)
-    return parsed
+    user, password = account_of(url)
+    login = {"token": user} if password is None else {"user": user, "password": password}
+    servers = tuple(f"nats://{each}" for each in servers_of(url, PORT_DEFAULT))
+    options = parse_options(Options, url, servers=servers, **login)
+    if options.stream and not options.is_atomic:
+        raise ConfigError("stream= belongs to release=atomic", key="stream")
+    for key in ("stream", "domain"):
+        if set(getattr(options, key)) & set(" \t\r\n.*>/\\"):
+            raise ConfigError(f"{getattr(options, key)!r} is no name of a {key}", key=key)
+    given = [key for key in ("creds", "nkey_seed", "token", "user") if getattr(options, key)]
+    if len(given) > 1:
+        raise ConfigError(f"one way to log in is enough: {' and '.join(given)} are given", key=given[0])
+    return replace(options, stream=options.stream or SHARED_STREAM_DEFAULT) if options.is_atomic else options
 
 
 def capabilities_of(options: Options) -> Capabilities:
@@ -254,40 +219,3 @@ def _token(group: str) -> str:
         each if each.isascii() and (each.isalnum() or each in "-_") else "".join(f"={b:02X}" for b in each.encode())
         for each in group
     )
-
-
-def _server(host: str) -> str:
-    parts = urlsplit(f"//{host}")
-    try:
-        name, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"{host!r} is no host:port", key="url") from error
-    if not name:
-        raise ConfigError(f"{host!r} names no host", key="url")
-    return f"nats://{f'[{name}]' if ':' in name else name}:{port or PORT_DEFAULT}"
-
-
-def _parse(key: str, text: str) -> Any:
-    kind = type(getattr(Options(), key))
-    if kind is bool:
-        if text.lower() not in _TRUE | _FALSE:
-            raise ConfigError(f"{key} is true or false, not {text!r}", key=key)
-        return text.lower() in _TRUE
-    if kind is str:
-        return text
-    return ranges.parse(key, text, kind, *_RANGES[key])
-
-
-def _check(options: Options) -> None:
-    if options.release not in RELEASES:
-        raise ConfigError(f"release is {' or '.join(RELEASES)}, not {options.release!r}", key="release")
-    if options.stream and not options.is_atomic:
-        raise ConfigError("stream= belongs to release=atomic", key="stream")
-    for key in ("stream", "domain"):
-        if set(getattr(options, key)) & set(" \t\r\n.*>/\\"):
-            raise ConfigError(f"{getattr(options, key)!r} is no name of a {key}", key=key)
-    if bool(options.tls_cert) != bool(options.tls_key):
-        raise ConfigError("tls_cert and tls_key go together", key="tls_key" if options.tls_cert else "tls_cert")
-    given: Sequence[str] = [key for key in ("creds", "nkey_seed", "token", "user") if getattr(options, key)]
-    if len(given) > 1:
-        raise ConfigError(f"one way to log in is enough: {' and '.join(given)} are given", key=given[0])

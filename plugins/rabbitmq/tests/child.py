@@ -10,8 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from txcore_conformance.across_fork import use_across_fork
-from txcore_rabbitmq.backend import RabbitmqBackend
-from txcore_rabbitmq.consumer import open_consumer
+from txcore_rabbitmq import PLUGIN
 from txcore_rabbitmq.testing import RabbitmqHarness
 
 import txcore
@@ -24,7 +23,7 @@ def say(*words):
 
 def hold(url, group):
     """Hold the partitions of this member until killed; print them after each change."""
-    backend = RabbitmqBackend(url)
+    backend = PLUGIN.connect(url)
     claim = backend.claim(group, "child")
     held, pause = set(), threading.Event()
     while True:
@@ -42,7 +41,7 @@ def hold(url, group):
 
 def consume(url, topic, group):
     """Poll five messages, acknowledge the first two, and wait until killed."""
-    consumer, received = open_consumer(url, topic, group), []
+    consumer, received = PLUGIN.open_consumer(url, topic, group), []
     while len(received) < 5:
         received += consumer.poll()
     consumer.ack(received[1].position)

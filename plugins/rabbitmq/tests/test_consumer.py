@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from txcore_conformance import raw
 from txcore_conformance.demo import consuming
-from txcore_rabbitmq import open_consumer
+from txcore_rabbitmq import PLUGIN
 
 import txcore
 from txcore.errors import BackendUnavailableError, ClosedError, ConfigError
@@ -21,7 +21,7 @@ class Readers:
         self._opened = []
 
     def open(self, group):
-        consumer = open_consumer(self._kit.address(), self.topic, group)
+        consumer = PLUGIN.open_consumer(self._kit.address(), self.topic, group)
         self._opened.append(consumer)
         return consumer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from txcore_rabbitmq import GUARANTEES, Options, parse_url
+from txcore_rabbitmq import PLUGIN, Options, parse_url
 from txcore_rabbitmq.backend import RabbitmqBackend
 from txcore_rabbitmq.names import log_name, stream_arguments
 
@@ -12,9 +12,9 @@ from txcore.errors import ConfigError
 from txcore.records import LogKind
 
 
-def test_an_empty_url_is_rabbitmqs_default():
-    """An empty URL has the host, port, user, password and virtual host of a new installation."""
-    assert Options() == parse_url("rabbitmq://") == parse_url("rabbitmq:///")
+def test_a_host_alone_has_rabbitmqs_defaults():
+    """A URL with a host alone has the port, user, password and virtual host of a new installation."""
+    assert Options() == parse_url("rabbitmq://127.0.0.1") == parse_url("rabbitmq://127.0.0.1/")
     options = Options()
     assert (
         options.host,
@@ -23,6 +23,8 @@ def test_an_empty_url_is_rabbitmqs_default():
         options.password,
         options.vhost,
     ) == ("127.0.0.1", 5672, "guest", "guest", "/")
+    with pytest.raises(ConfigError):
+        parse_url("rabbitmq:///")
 
 
 def test_login_and_virtual_host_are_percent_encoded():
@@ -52,7 +54,8 @@ def test_nodes_of_one_cluster(authority, hosts):
 
 def test_tls_has_a_port_of_its_own():
     """The default port with TLS is 5671."""
-    assert [parse_url(f"rabbitmq://h{rest}").port for rest in ("?tls=true", ":5?tls=on", "?tls=false")] == [
+    assert [parse_url(f"rabbitmq://h{rest}").port for rest in ("?tls=true", "?tls_ca=a", ":5?tls=on", "")] == [
+        5671,
         5671,
         5,
         5672,
@@ -72,9 +75,9 @@ def test_tls_has_a_port_of_its_own():
         ("half_segment_bytes=5", "half_segment_bytes"),
         ("half_length_bytes=1000", "half_length_bytes"),
         ("tls=maybe", "tls"),
-        ("tls_ca_file=ca.pem", "tls_ca_file"),
-        ("tls=true&tls_key_file=key.pem", "tls_key_file"),
-        ("tls=true&tls_ca_file=does-not-exist.pem", "tls_ca_file"),
+        ("tls=false&tls_ca=ca.pem", "tls"),
+        ("tls_key=key.pem", "tls_cert"),
+        ("tls_ca=does-not-exist.pem", "tls_ca"),
         ("user=ann", "user"),
     ],
 )
@@ -88,10 +91,10 @@ def test_a_wrong_option_is_named(query, key):
 
 @pytest.mark.parametrize("authority", ["ann:s3cret@h:x", "ann:s3cret@h:0", "ann:s3cret@h:70000"])
 def test_a_wrong_port_is_named_without_the_password(authority):
-    """The error for a port that is no valid number has the key `port`, and does not show the password."""
+    """The error for a port that is no valid number has the key `url`, and does not show the password."""
     with pytest.raises(ConfigError) as raised:
         parse_url(f"rabbitmq://{authority}/")
-    assert raised.value.key == "port"
+    assert raised.value.key == "url"
     assert "s3cret" not in str(raised.value)
 
 
@@ -102,7 +105,7 @@ def test_the_password_is_in_no_representation():
     assert "s3cret" not in repr(options) + repr(RabbitmqBackend(options))
 
 
-@pytest.mark.parametrize("guarantees", GUARANTEES)
+@pytest.mark.parametrize("guarantees", PLUGIN.guarantees)
 def test_guarantees_are_those_of_an_opened_backend(guarantees):
     """The documented capabilities are those of the backend from `txcore.connect`; no broker is contacted for them."""
     url = guarantees.url.replace("user:password@host:5672/vhost", "127.0.0.1:9")

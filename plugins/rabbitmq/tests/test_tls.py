@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from txcore_conformance import brokers, raw
 from txcore_conformance.kit import error_of
-from txcore_rabbitmq import open_consumer
+from txcore_rabbitmq import PLUGIN
 
 from txcore.errors import BackendUnavailableError, ConfigError
 from txcore.records import LogKind, Status
@@ -15,9 +15,9 @@ def options(broker, **changed):
     """Return the URL's options for the broker's TLS listener; None leaves an option out."""
     given = {
         "tls": "true",
-        "tls_ca_file": broker.ca_file,
-        "tls_certificate_file": broker.cert_file,
-        "tls_key_file": broker.key_file,
+        "tls_ca": broker.ca_file,
+        "tls_cert": broker.cert_file,
+        "tls_key": broker.key_file,
     } | changed
     return "&".join(f"{key}={value}" for key, value in given.items() if value is not None)
 
@@ -41,7 +41,7 @@ def test_everything_works_over_tls(secure):
     assert secure.until(lambda: list(claim.poll()))
     secure.wait(claim.close(5.0))
     url = f"{secure.broker.credentials_url.partition('?')[0]}?{options(secure.broker)}"
-    consumer = open_consumer(url, f"topic-{secure.group}", "group")
+    consumer = PLUGIN.open_consumer(url, f"topic-{secure.group}", "group")
     assert consumer.poll() == []
     consumer.close()
 
@@ -59,9 +59,9 @@ def test_large_records_travel_over_tls(secure):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"tls_ca_file": None}, "CERTIFICATE_VERIFY_FAILED"),
+        ({"tls_ca": None}, "CERTIFICATE_VERIFY_FAILED"),
         ({"tls_server_name": "broker.example"}, "CERTIFICATE_VERIFY_FAILED"),
-        ({"tls_ca_file": "{stranger}"}, "CERTIFICATE_VERIFY_FAILED"),
+        ({"tls_ca": "{stranger}"}, "CERTIFICATE_VERIFY_FAILED"),
     ],
 )
 def test_a_broker_that_cannot_be_trusted_is_reported_at_once(secure, changed, words):
@@ -76,13 +76,13 @@ def test_a_broker_that_cannot_be_trusted_is_reported_at_once(secure, changed, wo
 
 def test_without_verification_any_certificate_will_do(secure):
     """With `tls_verify=false` a client accepts any certificate; the README allows this for tests only."""
-    backend = connect(secure, tls_ca_file=None, tls_verify="false")
+    backend = connect(secure, tls_ca=None, tls_verify="false")
     assert secure.wait(backend.ensure_group(secure.group, 1)) == 1
 
 
 def test_a_missing_client_certificate_is_refused(secure):
     """A client without a certificate gets a BackendUnavailableError in time."""
-    backend = connect(secure, tls_certificate_file=None, tls_key_file=None, control_timeout_s=3)
+    backend = connect(secure, tls_cert=None, tls_key=None, control_timeout_s=3)
     error = error_of(lambda: backend.ensure_group(secure.group), 20.0)
     assert isinstance(error, BackendUnavailableError)
 
@@ -111,7 +111,7 @@ def test_a_key_that_does_not_fit_is_named_before_anything_is_contacted(secure, t
     """A file that is no certificate is a ConfigError with its option, before any connection."""
     strange = tmp_path / "strange.pem"
     strange.write_text("no certificate")
-    for changed in ({"tls_certificate_file": strange}, {"tls_ca_file": strange}):
+    for changed in ({"tls_cert": strange}, {"tls_ca": strange}):
         with pytest.raises(ConfigError) as raised:
             connect(secure, **changed)
         assert raised.value.key == next(iter(changed))

@@ -45,7 +45,7 @@ from txcore_rabbitmq.ends import AUTHOR, MARKER_PREFIX, Ended, EndSearch
 from txcore_rabbitmq.guarantees import capabilities_of
 from txcore_rabbitmq.lanes import LOG_LANE, PROBE_LANE, Sending, StreamAbsentError
 from txcore_rabbitmq.names import NOWHERE, checkpoint_name, log_name
-from txcore_rabbitmq.options import Options, parse_url
+from txcore_rabbitmq.options import Options
 from txcore_rabbitmq.ownership import ExclusiveClaim
 from txcore_rabbitmq.publishing import Publisher
 from txcore_rabbitmq.reading import StreamReader
@@ -65,11 +65,11 @@ class RabbitmqBackend(ClosedAtExit):
     """One RabbitMQ broker as a txcore backend. Thread safe; threads and connections start with the first call.
 
     Raises:
-        ConfigError: the URL is wrong, or names a file of certificates that cannot be used.
+        ConfigError: a file of certificates cannot be used.
     """
 
-    def __init__(self, url: str | Options, *, clock: Clock | None = None, randomness: Randomness | None = None) -> None:
-        self._options = url if isinstance(url, Options) else parse_url(url)
+    def __init__(self, options: Options, *, clock: Clock | None = None, randomness: Randomness | None = None) -> None:
+        self._options = options
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
         self._capabilities = capabilities_of(self._options)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any, Final, Protocol
 import pika  # type: ignore[import-untyped]
 from pika.adapters.select_connection import IOLoop  # type: ignore[import-untyped]
 
-from txcore.errors import ConfigError, TxcoreError
+from txcore.errors import TxcoreError
 from txcore_rabbitmq.coalescing import CoalescingConnection
 from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.options import Options
@@ -238,38 +237,13 @@ class Link:
             on_closed()
 
 
-def tls_context(options: Options) -> ssl.SSLContext:
-    """Return the context for TLS connections.
-
-    Raises:
-        ConfigError: a file of certificates or keys cannot be used.
-    """
-    key = "tls_ca_file"
-    try:
-        context = ssl.create_default_context(cafile=options.tls_ca_file or None)
-        if options.tls_certificate_file:
-            key = "tls_certificate_file"
-            # A key with a passphrase is refused instead of asking on the terminal.
-            context.load_cert_chain(options.tls_certificate_file, options.tls_key_file or None, password=_no_passphrase)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{key}={getattr(options, key)!r} cannot be used: {error}", key=key) from error
-    if not options.tls_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _no_passphrase() -> str:
-    raise ValueError("the key is protected by a passphrase")
-
-
 def connection_parameters(options: Options, heartbeat_s: int, name: str) -> list[Any]:
     """Return pika's parameters for each node.
 
     Raises:
         ConfigError: a file of certificates or keys cannot be used.
     """
-    context = tls_context(options) if options.tls else None
+    context = options.tls_context()
     return [
         pika.ConnectionParameters(
             host=host,

@@ -23,7 +23,7 @@ from txcore.wire import HEADER_KEY
 from txcore_rabbitmq.codec import OFFSET_HEADER, is_locked, offset_of, stored_properties, translate
 from txcore_rabbitmq.connection import connection_parameters
 from txcore_rabbitmq.names import CHECKPOINT_LENGTH_BYTES, CHECKPOINT_SEGMENT_BYTES, SEGMENT_ARGUMENT
-from txcore_rabbitmq.options import Options, parse_url
+from txcore_rabbitmq.options import Options
 
 HEARTBEAT_S: Final = 20
 PREFETCH_COUNT: Final = 200
@@ -214,16 +214,6 @@ class RabbitmqConsumer:
     def _require_open(self) -> None:
         if self._is_closed:
             raise ClosedError("this consumer is closed")
-
-
-def open_consumer(url: str, topic: str, group: str) -> RabbitmqConsumer:
-    """Open a consumer of *topic*, which is created as a stream if it is missing.
-
-    Raises:
-        ConfigError: an option is unknown, or the topic is a queue of another kind.
-        BackendUnavailableError: the broker cannot be reached, or refuses the login.
-    """
-    return RabbitmqConsumer(parse_url(url), topic, group)
 
 
 def _decode(body: bytes) -> _Done:

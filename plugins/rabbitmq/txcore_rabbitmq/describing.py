@@ -8,7 +8,7 @@ from typing import Final
 from txcore.guarantees import BrokerObject
 from txcore.records import LogKind
 from txcore_rabbitmq.names import checkpoint_name, claim_name, log_name, members_name, stream_arguments
-from txcore_rabbitmq.options import parse_url
+from txcore_rabbitmq.options import Options
 
 _PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
@@ -17,13 +17,8 @@ _PURPOSES: Final = {
 }
 
 
-def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return the parts of a group; `ensure_group` creates the streams, a checker the rest.
-
-    Raises:
-        ConfigError: the URL cannot be used.
-    """
-    options = parse_url(url)
+def describe_group(options: Options, group: str, partition_count: int) -> Sequence[BrokerObject]:
+    """Return the parts of a group; `ensure_group` creates the streams, a checker the rest."""
     found = []
     for partition in range(partition_count or options.partitions):
         purposes = {log_name(group, kind, partition): purpose for kind, purpose in _PURPOSES.items()}

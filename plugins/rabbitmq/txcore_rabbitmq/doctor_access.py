@@ -24,7 +24,6 @@ from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
 from txcore_rabbitmq.codec import is_missing, translate
-from txcore_rabbitmq.connection import tls_context
 from txcore_rabbitmq.names import log_name, stream_arguments
 from txcore_rabbitmq.options import Options
 
@@ -57,7 +56,7 @@ class RabbitmqSubject:
 
     def _parameters(self) -> list[Any]:
         options = self.options
-        context = tls_context(options) if options.tls else None
+        context = options.tls_context()
         return [
             pika.ConnectionParameters(
                 host=host,

@@ -6,16 +6,11 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from txcore_sqlite import Options, SqliteBackend, txcore_open_backend
-from txcore_sqlite.options import parse_options, parse_path
+from txcore_sqlite import PLUGIN, Options, SqliteBackend, parse_url
+from txcore_sqlite.options import parse_path
 from txcore_sqlite.testing import SqliteHarness
 
 from txcore.errors import BackendUnavailableError, ConfigError
-
-
-def test_another_scheme_is_left_to_others():
-    """The hook answers None for a URL that is not its own."""
-    assert txcore_open_backend(url="kafka://localhost:9092", options={}) is None
 
 
 @pytest.mark.parametrize(
@@ -46,17 +41,9 @@ def test_a_url_without_a_file_is_refused(url):
 
 def test_options_have_types_and_units():
     """Every option is read from the URL."""
-    parsed = parse_options(
-        {
-            "auto_create": "false",
-            "synchronous": "normal",
-            "partitions": "8",
-            "busy_timeout_s": "0.5",
-            "body_size_max": "2000",
-            "queue_max": "7",
-            "lease_s": "2",
-            "page_count_max": "100",
-        }
+    query = (
+        "auto_create=false&synchronous=normal&partitions=8&busy_timeout_s=0.5&body_size_max=2000&queue_max=7&lease_s=2"
+        "&page_count_max=100"
     )
     expected = Options(
         auto_create=False,
@@ -68,7 +55,7 @@ def test_options_have_types_and_units():
         lease_s=2.0,
         page_count_max=100,
     )
-    assert expected == parsed
+    assert expected == parse_url(f"sqlite:///b.db?{query}").options
 
 
 @pytest.mark.parametrize(
@@ -87,7 +74,7 @@ def test_options_have_types_and_units():
 def test_a_wrong_option_is_named(key, value):
     """An unknown option or a value out of range is a ConfigError with its key."""
     with pytest.raises(ConfigError, match=key) as caught:
-        parse_options({key: value})
+        parse_url(f"sqlite:///b.db?{key}={value}")
     assert key == caught.value.key
 
 
@@ -144,8 +131,7 @@ def test_the_harness_offers_what_the_suite_asks_for(kit):
     harness.create_topic("created")
     outcomes = kit.append(backend, kit.half(), kit.half(topics=(harness.missing_topic(),)))
     assert [outcome.status.value for outcome in outcomes] == ["durable", "refused"]
-    options = dict(pair.split("=") for pair in harness.url.partition("?")[2].split("&"))
-    reached = txcore_open_backend(url=harness.url, options=options)
+    reached = PLUGIN.connect(harness.url)
     kit.release(reached, kit.end(kit.half()))
     (delivered,) = harness.read_topic("created")
     assert (delivered.key, delivered.body, delivered.headers["txcore-group"]) == (b"k", b"payload", "orders")

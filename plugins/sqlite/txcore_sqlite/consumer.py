@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar
-from urllib.parse import parse_qsl, urlsplit
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import ClosedError, ConfigError, UsageError
+from txcore.errors import ClosedError, UsageError
 from txcore.records import Position
 from txcore_sqlite.backend import SqliteBackend
 from txcore_sqlite.codec import certain_error, decode_headers, is_busy
-from txcore_sqlite.options import Options, parse_options, parse_path
+from txcore_sqlite.options import Address, Options
 from txcore_sqlite.store import BUSY_ATTEMPT_MS, Store
 
 _SELECT: Final = (
@@ -190,17 +189,13 @@ def read_topic(source: str | Path | SqliteBackend, topic: str) -> list[Received]
         store.close()
 
 
-def open_consumer(url: str, topic: str, group: str) -> SqliteConsumer:
-    """Return a consumer of *topic* on the file that a `sqlite:///` URL names, with that URL's options.
-
-    The topic is made if it is missing. `txcore demo` asks every plugin module for a function of this name.
+def open_consumer(address: Address, topic: str, group: str) -> SqliteConsumer:
+    """Return a consumer of *topic*, which is made if it is missing; see `BackendPlugin.consumer`.
 
     Raises:
-        ConfigError, BackendUnavailableError: see `txcore_open_backend`.
+        ConfigError, BackendUnavailableError: see `SqliteBackend`.
     """
-    path, options = parse_path(url), parse_options(dict(parse_qsl(urlsplit(url).query)))
-    if path is None:
-        raise ConfigError(f"{url!r} is no sqlite:/// URL", key="url")
+    path, options = address
     with SqliteBackend(path, options) as backend:
         backend.create_topic(topic)
     return SqliteConsumer(path, topic, group, options=options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txcore.guarantees import BrokerObject
+from txcore_sqlite.options import Address
 
 _TABLES = (
     ("producer_group, partition, log", "the group and its partitions"),
@@ -16,6 +17,6 @@ _TABLES = (
 )
 
 
-def describe_group(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:  # noqa: ARG001
+def describe_group(address: Address, group: str, partition_count: int) -> Sequence[BrokerObject]:  # noqa: ARG001
     """Return the tables that hold a group's rows; the backend creates them with the file."""
     return [BrokerObject("table", name, "", purpose) for name, purpose in _TABLES]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from txcore.findings import (
     version_of,
     warn,
 )
-from txcore_sqlite.options import Options, parse_options
+from txcore_sqlite.options import Address, Options
 from txcore_sqlite.store import APPLICATION_ID, JOURNAL_BYTES_MAX, SCHEMA_VERSION
 
 VERSION_OLDEST: Final = "3.35"
@@ -72,14 +71,15 @@ class SqliteSubject:
         return sqlite3.connect(f"{self.path.as_uri()}?mode=rw", uri=True, timeout=timeout_s, isolation_level=None)
 
 
-def sqlite_examination(path: Path, options: Mapping[str, str], request: Request) -> Examination[SqliteSubject]:
-    """Return the checks of the file at *path*.
+def sqlite_examination(address: Address, request: Request) -> Examination[SqliteSubject]:
+    """Return the checks of the file at *address*, without creating it.
 
     Raises:
-        ConfigError: there is no such file, it is another application's, or an option is wrong.
+        ConfigError: there is no such file, it is or it is another application's.
         BackendUnavailableError: it cannot be read.
     """
-    subject = SqliteSubject(path, parse_options(options), request)
+    path, options = address
+    subject = SqliteSubject(path, options, request)
     if not path.is_file():
         raise ConfigError(f"there is no broker file {path}; nothing was created", key="url")
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -117,12 +116,7 @@ class KafkaBroker:
 
 def open_broker(url: str, timeout_s: float) -> KafkaBroker:
     """See `Reader.open_broker`."""
-    return KafkaBroker(options_of(url), timeout_s)
-
-
-def options_of(url: str) -> Options:
-    """Return the settings in a URL."""
-    return parse_url(url, dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)))
+    return KafkaBroker(parse_url(url), timeout_s)
 
 
 def name_of(source: Source) -> str:
@@ -133,7 +127,7 @@ def name_of(source: Source) -> str:
 def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     """See `Reader.read`."""
     source, rows, count = wanted.source, wanted.rows(), 0
-    consumer = _consumer(options_of(url), READ_COMMITTED)
+    consumer = _consumer(parse_url(url), READ_COMMITTED)
     try:
         for message in messages(consumer, name_of(source), wanted):
             count += 1

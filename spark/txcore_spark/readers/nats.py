@@ -13,7 +13,6 @@ from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 from nats.aio.client import Client
@@ -148,17 +147,12 @@ class NatsBroker:
 
 def open_broker(url: str, timeout_s: float) -> NatsBroker:
     """See `Reader.open_broker`."""
-    return NatsBroker(options_of(url), timeout_s)
-
-
-def options_of(url: str) -> Options:
-    """Return the settings in a URL."""
-    return parse_url(url, dict(parse_qsl(urlsplit(url).query)))
+    return NatsBroker(parse_url(url), timeout_s)
 
 
 def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     """See `Reader.read`."""
-    options, rows, count = options_of(url), wanted.rows(), 0
+    options, rows, count = parse_url(url), wanted.rows(), 0
     source = wanted.source
     add = {"half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked}.get(source.log)
     loop = asyncio.new_event_loop()

@@ -109,8 +109,6 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
 
 def _connect(url: str, timeout_s: float) -> sqlite3.Connection:
     path = parse_path(url)
-    if path is None:
-        raise ConfigError(f"{url!r} is no sqlite:/// URL", key="url")
     try:
         connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=timeout_s, isolation_level=None)
         connection.execute("SELECT next FROM sequence").fetchone()

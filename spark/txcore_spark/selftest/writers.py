@@ -38,10 +38,9 @@ class KafkaWriter:
 
     def __init__(self, url: str, group: str) -> None:
         from confluent_kafka import Producer  # noqa: PLC0415 - each driver is an extra
+        from txcore_kafka.options import parse_url  # noqa: PLC0415
 
-        from txcore_spark.readers.kafka import options_of  # noqa: PLC0415
-
-        self._options = options_of(url)
+        self._options = parse_url(url)
         self._group = group
         self._producer: Any = Producer({**self._options.connection(), "linger.ms": 20, "acks": "all"})
         self._errors: list[Any] = []
@@ -131,11 +130,9 @@ class NatsWriter:
 
     def __init__(self, url: str, group: str) -> None:
         from nats.aio.client import Client  # noqa: PLC0415
-        from txcore_nats.options import GroupNames  # noqa: PLC0415
+        from txcore_nats.options import GroupNames, parse_url  # noqa: PLC0415
 
-        from txcore_spark.readers.nats import options_of  # noqa: PLC0415
-
-        options = options_of(url)
+        options = parse_url(url)
         self._names = GroupNames(group, options)
         self._loop = asyncio.new_event_loop()
         self._client = Client()
@@ -192,9 +189,7 @@ class SqliteWriter:
     def __init__(self, url: str, group: str) -> None:
         from txcore_sqlite.options import parse_path  # noqa: PLC0415
 
-        path = parse_path(url)
-        assert path is not None
-        self._connection = sqlite3.connect(path, timeout=CONFIRM_S, isolation_level=None)
+        self._connection = sqlite3.connect(parse_path(url), timeout=CONFIRM_S, isolation_level=None)
         self._group = group
 
     def prepare(self, topics: Sequence[str]) -> None:

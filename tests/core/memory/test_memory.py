@@ -248,7 +248,7 @@ class TestUrl:
         [
             ("colour=red", "colour"),
             ("profile=strnog", "profile"),
-            ("auto_create=yes", "auto_create"),
+            ("auto_create=perhaps", "auto_create"),
             ("partitions=0", "partitions"),
             ("partitions=x", "partitions"),
         ],

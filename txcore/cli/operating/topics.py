@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import typer
 
@@ -17,10 +16,8 @@ from txcore.guarantees import BrokerObject
 from txcore.history.log_survey import existing_partitions, wait_for
 from txcore.operator import formatting
 from txcore.records import LogKind
-from txcore.registry import find_entry_point
+from txcore.registry import plugin_for
 
-FUNCTION: Final = "describe_group"
-"""Name of a plugin's optional function: (url, group, partition_count or 0) -> Sequence[BrokerObject]; offline."""
 TIMEOUT_S: Final = 60.0
 Partitions = Annotated[int, typer.Option("--partitions", min=0, help="For a new group; 0 takes the backend's default.")]
 PURPOSES: Final = {
@@ -88,12 +85,8 @@ for _command in (create, verify, describe):
 
 
 def objects_of(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
-    """Return the broker's objects of a group; without `describe_group`, its logs as txcore names them."""
-    function = getattr(find_entry_point(urlsplit(url).scheme).load(), FUNCTION, None)
-    if function is not None:
-        found: Sequence[BrokerObject] = function(url, group, partition_count)
-        return found
-    return [
+    """Return the broker's objects of a group; without a plugin's description, its logs as txcore names them."""
+    return plugin_for(url).describe_group(url, group, partition_count) or [
         BrokerObject("log", f"{kind.value} log of partition {partition}", "", PURPOSES[kind])
         for partition in range(partition_count or 1)
         for kind in LogKind
