@@ -8,9 +8,10 @@ import msgspec
 from mutant import Mutant
 
 from txcore import message, wire
-from txcore.checker import checker, finish
+from txcore.checker import finish
 from txcore.ids import IdFactory
 from txcore.records import Parked
+from txcore.sqlfence.async_fence import AsyncSqlFence
 
 _new = IdFactory.new
 
@@ -46,7 +47,7 @@ MUTANTS = [
     Mutant(
         "checker-with-unawaited-fence",
         "A checker takes an asynchronous fence only with the event loop in which it works.",
-        lambda: mock.patch.object(checker, "getattr", return_value=False, create=True),
+        lambda: mock.patch.object(AsyncSqlFence, "is_async", new=False),
         "tests/fence/test_identity.py::test_checker_refuses_an_asynchronous_fence_without_its_loop",
     ),
     Mutant(
