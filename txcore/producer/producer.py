@@ -154,7 +154,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
         clock, randomness, policy = clock or SystemClock(), randomness or system_randomness(), policy or CheckPolicy()
         capabilities = backend.capabilities
         require_room(policy, capabilities.release_time_max_s)
-        ranges.require("unsettled_max", unsettled_max, int, 0)
+        ranges.require("unsettled_max", unsettled_max, int, 1)
         require_half_deadline(half_deadline_s)
         self._joining = Joining(lambda: backend.ensure_group(group, partition_count))
         self._join_timeout_s = half_deadline_s if chosen is Mode.AUTO else GROUP_TIMEOUT_S
@@ -223,8 +223,8 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
         listener: Runs local transactions in the listener style.
         policy: Immunity of this group's halves; interval and count are the checker's unless a message has its own.
         partition_count: Verified against the group, or used to create it; None accepts the existing count.
-        unsettled_max: Most callers that may begin, prepare, or send with the listener at once; further ones wait up to
-            `busy_timeout_s`. Callers that end a transaction count, too, but never wait.
+        unsettled_max: Most callers that may begin, prepare, or send with the listener at once, from 1; others wait for
+            up to `busy_timeout_s`. Callers that end a transaction count, too, but never wait.
         mode: "half"; "table": the messages go into the message table of the fence's database, with the local
             transaction, and a relay publishes them; "auto": a half, and the table while the broker is down, slow or
             full. The table needs a fence and, somewhere, a relay: the checker process is one.
