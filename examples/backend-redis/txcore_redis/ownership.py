@@ -1,0 +1,195 @@
+"""The owners of partitions: leases on the server, by the server's clock, and the thread that keeps them.
+
+Each member's step stores its heartbeat and frees the partitions of silent members. Then the member computes its share,
+takes free partitions up to it, and begins to give up those above it. A script takes only what is free at that moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import msgspec
+
+from txcore.backends.checkpoint_record import decode_checkpoint, encode_checkpoint
+from txcore.backends.fair_share import Moves, fair_moves, fair_shares
+from txcore.clock import Clock
+from txcore.errors import ClosedError
+from txcore.port import resolved
+from txcore.records import Checkpoint, ClaimEvent
+from txcore_redis.errors import unknown_group
+from txcore_redis.holdings import Holdings
+from txcore_redis.lanes import Lane
+from txcore_redis.scripts import BEAT, FREE, LOAD, MOVE, STORE, group_key, membership_keys
+
+BEATS_PER_LEASE: Final = 5
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class RedisClaim:
+    """Membership in a group; implements `Claim`. The backend's own thread keeps its heartbeat."""
+
+    def __init__(self, keeper: Keeper, group: str, member: str) -> None:
+        self._keeper = keeper
+        self._group = group
+        self._member = member
+        self._keys = membership_keys(group)
+        self._holdings = Holdings(keeper.clock, keeper.lease_s)
+        self._lock = threading.Lock()
+        self._is_beating = False
+        self._closing: Future[None] | None = None
+
+    def poll(self) -> Sequence[ClaimEvent]:
+        """See `Claim.poll`."""
+        self._require_open()
+        return self._holdings.take_events()
+
+    def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
+        """See `Claim.checkpoint`."""
+        self._require_open()
+        group = self._group
+        command = STORE.call((group_key(group),), partition, encode_checkpoint(checkpoint))
+        return self._keeper.lane.ask([command], lambda answers: _checked(answers[0], group, partition))
+
+    def give_up(self, partition: int) -> None:
+        """See `Claim.give_up`."""
+        self._require_open()
+        if self._holdings.give_up(partition):
+            freed = self._keeper.lane.ask([FREE.call(self._keys, self._member, partition)], len)
+            freed.add_done_callback(lambda _: self._freed(partition))
+
+    def close(self, timeout_s: float) -> Future[None]:  # noqa: ARG002 - the lane's own timeout is the bound
+        """See `Claim.close`; waits no longer than `control_timeout_s`, then the lease runs out."""
+        with self._lock:
+            if self._closing is not None:
+                return self._closing
+            self._closing = closing = Future()
+            closing.set_running_or_notify_cancel()
+        self._holdings.clear()
+        self._keeper.forget(self)
+        try:
+            left: Future[Any] = self._keeper.lane.ask([FREE.call(self._keys, self._member)], len)
+        except ClosedError:
+            left = resolved(None)  # the lease runs out
+        left.add_done_callback(lambda _: closing.set_result(None))
+        return closing
+
+    def beat(self) -> None:
+        """Start a step, unless the last one is still under way."""
+        with self._lock:
+            if self._is_beating or self._closing is not None:
+                return
+            self._is_beating = True
+        command = BEAT.call(self._keys, self._member, self._keeper.lease_ms)
+        self._ask([command], self._keeper.clock.elapsed_s(), is_last=False)
+
+    def _ask(self, commands: list[Any], sent_s: float, *, is_last: bool) -> None:
+        try:
+            view = self._keeper.lane.ask(commands, lambda answers: answers[-1])
+        except ClosedError:
+            return
+        view.add_done_callback(lambda done: self._seen(done, sent_s, is_last=is_last))
+
+    def _seen(self, done: Future[Any], sent_s: float, *, is_last: bool) -> None:
+        view = None if done.exception() is not None else done.result()
+        if view is not None and self._closing is None:
+            partition_count, members, owned, revoking = int(view[0]), view[1], view[2], {int(p) for p in view[3]}
+            owners = dict(zip(map(int, owned[::2]), owned[1::2], strict=True))
+            mine = {partition for partition, owner in owners.items() if owner == self._member.encode()}
+            moves = self._moves(partition_count, members, owners, revoking)
+            if not is_last and (moves.take or moves.give_up):
+                command = MOVE.call(self._keys, self._member, self._keeper.lease_ms, _encode(moves))
+                self._ask([command], sent_s, is_last=True)
+                return
+            self._holdings.beaten(sent_s, mine, revoking)
+        self._is_beating = False
+
+    def _moves(self, count: int, members: list[bytes], owners: dict[int, bytes], revoking: set[int]) -> Moves:
+        kept = {partition: owner for partition, owner in owners.items() if partition not in revoking}
+        held_counts = {member.decode(): list(kept.values()).count(member) for member in members}
+        if self._member not in held_counts:
+            return Moves([], [])
+        mine = [partition for partition, owner in kept.items() if owner == self._member.encode()]
+        free = [partition for partition in range(count) if partition not in owners]
+        return fair_moves(mine, free, fair_shares(held_counts, count)[self._member])
+
+    def _freed(self, partition: int) -> None:
+        self._holdings.freed(partition)
+        self._keeper.wake()
+
+    def _require_open(self) -> None:
+        if self._closing is not None:
+            raise ClosedError("this claim is closed")
+
+
+class Keeper:
+    """The thread that keeps the heartbeats of one backend's claims; started with the first of them."""
+
+    def __init__(self, lane: Lane, clock: Clock, lease_s: float) -> None:
+        self.lane = lane
+        self.clock = clock
+        self.lease_s = lease_s
+        self.lease_ms = round(lease_s * 1000)
+        self._claims: list[RedisClaim] = []
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def join(self, group: str, member: str) -> RedisClaim:
+        """Return a new claim whose first step is under way."""
+        claim = RedisClaim(self, group, member)
+        claim.beat()
+        with self._lock:
+            self._claims.append(claim)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="txcore-redis-heartbeat", daemon=True)
+                self._thread.start()
+        return claim
+
+    def forget(self, claim: RedisClaim) -> None:
+        """Stop the heartbeat of a claim."""
+        with self._lock:
+            if claim in self._claims:
+                self._claims.remove(claim)
+
+    def wake(self) -> None:
+        """Make every claim take a step now."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Close every claim and stop the thread; does not wait for the server."""
+        self._is_closed = True
+        with self._lock:
+            claims = list(self._claims)
+        for claim in claims:
+            claim.close(0)
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._wake.wait(self.lease_s / BEATS_PER_LEASE)
+            self._wake.clear()
+            with self._lock:
+                claims = list(self._claims)
+            for claim in claims:
+                claim.beat()
+
+
+def load_checkpoint(lane: Lane, group: str, partition: int) -> Future[Checkpoint | None]:
+    """See `Backend.load_checkpoint`."""
+
+    def parse(answers: list[Any]) -> Checkpoint | None:
+        _checked(answers[0], group, partition)
+        return decode_checkpoint(answers[0][1]) if answers[0][1:] and answers[0][1] is not None else None
+
+    return lane.ask([LOAD.call((group_key(group),), partition)], parse)
+
+
+def _checked(answer: list[Any], group: str, partition: int) -> None:
+    if answer[0] == b"group":
+        raise unknown_group(group, partition)
