@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from txcore import wire
 from txcore.errors import MessageRejectedError
 from txcore.records import (
@@ -26,7 +24,6 @@ from txcore_redis.scripts import APPEND, PREFIX, RELEASE, appended_ms_of, ends_k
 
 HEADER_PREFIX: Final = "h:"
 """Beginning of the fields of a target's entry that hold its headers, beside `key` and `body`."""
-_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def append_command(half: HalfRecord, options: Options) -> Command:
@@ -56,13 +53,14 @@ def release_command(resolution: Resolution, options: Options, *, is_fenced: bool
         MessageRejectedError: a topic cannot be a target.
     """
     half, messages = resolution.half, resolution.half.messages
-    fields = []
+    fields: list[bytes | int] = []
     for index in resolution.targets:
         message = messages[index]
         headers = wire.target_headers(
             half.group, half.transaction_id, index, message, resolution.by, key_as_header=False
         )
-        fields.append(_encode(_fields(message.topic, message, headers)))
+        entry = _fields(message.topic, message, headers)
+        fields += [len(entry), *entry]
     topics = [messages[index].topic for index in resolution.targets]
     fixed = _op_arguments(half.partition, resolution.op, is_fenced=is_fenced)
     return RELEASE.call(

@@ -68,14 +68,19 @@ if held then
 end
 local refused = unusable_topic(5, may_be_made)
 if refused then return refused end
-for index = 5, #KEYS do redis.call('XADD', KEYS[index], '*', unpack(cmsgpack.unpack(ARGV[index + 5]))) end
+local at = 10
+for index = 5, #KEYS do
+  local count = tonumber(ARGV[at])
+  redis.call('XADD', KEYS[index], '*', unpack(ARGV, at + 1, at + count))
+  at = at + count + 1
+end
 if parked ~= '' then redis.call('XADD', KEYS[3], '*', 'body', parked) end
 if op == '' then return {'stored'} end
 if is_end then redis.call('HSET', KEYS[4], id, kind .. ':' .. generation) end
 if kind == '8' then redis.call('HSET', KEYS[1], 'token:' .. partition, token) end
 return {'stored', redis.call('XADD', KEYS[2], '*', 'body', op)}
 """)
-"""Keys: group, op log, parked log, ends, one topic for each target. A CLAIM, kind 8, makes its token the newest."""
+"""Keys: group, op log, parked log, ends, one topic for each target, whose fields follow their number. A CLAIM, kind 8, makes its token the newest."""
 
 LOOK: Final = Script("""
 if not has_partition(KEYS[1], ARGV[1]) then return {'group'} end
