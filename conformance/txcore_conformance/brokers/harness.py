@@ -16,12 +16,12 @@ class BrokerHarness(Harness):
     """A harness on a real broker; a plugin adds the functions that make and read its topics with a plain client.
 
     Attributes:
-        broker_name: kafka, rabbitmq or nats.
+        broker_name: kafka, rabbitmq or nats; "" for another one, whose harness overrides `new_broker` and `open`.
         url_options: The query of the URL under test, with its question mark.
         broker: The broker under test, set by `start`.
     """
 
-    broker_name: ClassVar[str]
+    broker_name: ClassVar[str] = ""
     url_options: ClassVar[str] = ""
     broker: Broker
 
@@ -35,9 +35,13 @@ class BrokerHarness(Harness):
         Raises:
             ServerUnavailableError: the broker is not available here.
         """
-        self.broker = self._given or brokers.start(self.broker_name)
+        self.broker = self._given or self.new_broker(own=False)
         self._is_owner = self._is_owner or self._given is None
         self.url = self.broker.url + self.url_options
+
+    def new_broker(self, *, own: bool) -> Broker:
+        """Return a running broker; with *own* a new one, which no other program uses."""
+        return brokers.start(self.broker_name, own=own)
 
     def stop(self) -> None:
         """Remove the broker if it was started here."""
@@ -46,7 +50,7 @@ class BrokerHarness(Harness):
 
     def private(self) -> Self:
         """Return the same harness, started, on a new broker that may be killed; its `stop` removes that broker."""
-        made = type(self)(brokers.start(self.broker_name, own=True))
+        made = type(self)(self.new_broker(own=True))
         made._is_owner = True  # noqa: SLF001 - of the same class
         made.start()
         return made

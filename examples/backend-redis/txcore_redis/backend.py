@@ -23,10 +23,8 @@ from txcore.records import (
     Outcome,
     Position,
     Resolution,
-    Status,
 )
-from txcore_redis.data import append_command, mark_command, outcome_of, refused, release_command
-from txcore_redis.errors import Failure
+from txcore_redis.data import append_command, mark_command, outcome_of, release_command
 from txcore_redis.guarantees import capabilities_of
 from txcore_redis.lanes import Command, Lane
 from txcore_redis.options import PARTITION_COUNT_MAX, Options
@@ -44,9 +42,7 @@ class RedisBackend(ClosedAtExit):
     after the ops before them; one for reading; one for control calls, so that heartbeats wait for neither.
     """
 
-    def __init__(
-        self, options: Options, *, clock: Clock | None = None, randomness: Randomness | None = None
-    ) -> None:
+    def __init__(self, options: Options, *, clock: Clock | None = None, randomness: Randomness | None = None) -> None:
         self.options = options
         clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
@@ -69,30 +65,17 @@ class RedisBackend(ClosedAtExit):
         if not group or (partition_count is not None and not 1 <= partition_count <= PARTITION_COUNT_MAX):
             text = f"a group has a name and 1 to {PARTITION_COUNT_MAX} partitions, not {group!r}, {partition_count!r}"
             return failed(ConfigError(text, key="partition_count" if group else "group"))
-        future: Future[int] = Future()
-        future.set_running_or_notify_cancel()
-        ensure = ENSURE.call((group_key(group),), partition_count or self.options.partitions)
 
-        def then(step: Future[Any], go_on: Callable[[Any], None]) -> None:
-            try:
-                go_on(step.result())
-            except Exception as error:  # noqa: BLE001 - the caller's, through the Future
-                future.set_exception(error)
-
-        def ended(found: bytes) -> None:
-            if partition_count is not None and partition_count != int(found):
-                text = f"group {group!r} has {int(found)} partitions, not {partition_count}; the number never changes"
+        def parse(answers: list[bytes]) -> int:
+            check_server(answers[0], self.options)
+            count = int(answers[1])
+            if partition_count not in {None, count}:
+                text = f"group {group!r} has {count} partitions, not {partition_count}; the number never changes"
                 raise ConfigError(text, key="partition_count")
-            future.set_result(int(found))
+            return count
 
-        def checked(info: bytes) -> None:
-            check_server(info, self.options)
-            asked = self._control.ask([ensure], lambda answers: answers[0])
-            asked.add_done_callback(lambda step: then(step, ended))
-
-        asked = self._control.ask([("INFO",)], lambda answers: answers[0])
-        asked.add_done_callback(lambda step: then(step, checked))
-        return future
+        ensure = ENSURE.call((group_key(group),), partition_count or self.options.partitions)
+        return self._control.ask([("INFO",), ensure], parse)
 
     def append_halves(self, batch: Batch[HalfRecord]) -> None:
         """See `Backend.append_halves`."""
@@ -107,9 +90,7 @@ class RedisBackend(ClosedAtExit):
         """
         self._enter()
         is_fenced = claim is not None
-        self._submit(
-            batch, lambda item: release_command(item, self.options, is_fenced=is_fenced), _release_outcome
-        )
+        self._submit(batch, lambda item: release_command(item, self.options, is_fenced=is_fenced), _release_outcome)
 
     def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:
         """See `Backend.mark`; a CLAIM makes its token the newest of the partition."""
@@ -193,16 +174,11 @@ class RedisBackend(ClosedAtExit):
 
 
 def _half_outcome(half: HalfRecord, answer: Any) -> Outcome:
-    if isinstance(answer, MessageRejectedError):
-        return refused(answer)
     return outcome_of(answer, half.group, half.partition)
 
 
 def _release_outcome(resolution: Resolution, answer: Any) -> Outcome:
-    targets = tuple(resolution.targets)
-    if isinstance(answer, MessageRejectedError):
-        return refused(answer, targets)
-    return outcome_of(answer, resolution.half.group, resolution.half.partition, targets)
+    return outcome_of(answer, resolution.half.group, resolution.half.partition, tuple(resolution.targets))
 
 
 def check_server(info: bytes, options: Options) -> None:

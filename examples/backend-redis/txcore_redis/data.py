@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from txcore import wire
-from txcore.errors import MessageRejectedError
+from txcore.errors import FULL, MessageRejectedError
 from txcore.records import (
     RECORD_OVERHEAD_MAX,
     HalfRecord,
@@ -79,7 +79,9 @@ def mark_command(group: str, partition: int, op: Op, *, is_fenced: bool) -> Comm
 
 
 def outcome_of(answer: Any, group: str, partition: int, targets: tuple[int, ...] = ()) -> Outcome:
-    """Return the outcome of an item from its answer."""
+    """Return the outcome of an item from its answer, or from the error for which it was not sent."""
+    if isinstance(answer, MessageRejectedError):
+        return Outcome(Status.REFUSED, answer, missing=targets)
     if isinstance(answer, Failure):
         missing = targets if answer.status is Status.UNKNOWN else ()
         return Outcome(answer.status, answer.error, missing=missing)
@@ -92,14 +94,14 @@ def outcome_of(answer: Any, group: str, partition: int, targets: tuple[int, ...]
         return Outcome(Status.FENCED)
     if word == b"group":
         return Outcome(Status.REFUSED, unknown_group(group, partition))
-    topic, kind = answer[1].decode(), answer[2].decode()
-    problem = "does not exist; create it first" if kind == "none" else f"is a key of type {kind}, not a stream"
-    error = MessageRejectedError(f"topic {topic!r} {problem}", topic=topic, reason="topic")
-    return Outcome(Status.REFUSED, error, missing=targets)
-
-
-def refused(error: MessageRejectedError, targets: tuple[int, ...] = ()) -> Outcome:
-    """Return the outcome of an item that was not sent."""
+    topic, reason = answer[1].decode(), word.decode()
+    if reason == FULL:
+        problem = "is full: it has the number of entries that txcore:limits allows it"
+    elif answer[2] == b"none":
+        problem = "does not exist; create it first"
+    else:
+        problem = f"is a key of type {answer[2].decode()}, not a stream"
+    error = MessageRejectedError(f"topic {topic!r} {problem}", topic=topic, reason=reason)
     return Outcome(Status.REFUSED, error, missing=targets)
 
 

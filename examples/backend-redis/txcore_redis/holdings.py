@@ -31,7 +31,9 @@ class Holdings:
         now_s = self._clock.elapsed_s()
         with self._lock:
             is_over = now_s >= self._until_s
-            self._lose([p for p, until_s in self._held.items() if is_over or (until_s is not None and until_s <= now_s)])
+            self._lose(
+                [p for p, until_s in self._held.items() if is_over or (until_s is not None and until_s <= now_s)]
+            )
             events, self._events = self._events, []
             for event in events:
                 if event.kind is ClaimEventKind.ASSIGNED:

@@ -257,4 +257,3 @@ class Lane:
             ssl_keyfile=options.tls_key or None,
             ssl_password=options.tls_key_password or None,
         )
-

@@ -59,6 +59,4 @@ def parse_url(url: str) -> Options:
     if path and not (path.isascii() and path.isdigit()):
         raise ConfigError(f"the path of a redis URL is the number of a database, not {path!r}", key="url")
     user, password = account_of(url)
-    return parse_options(
-        Options, url, server=servers[0], database=int(path or 0), user=user, password=password or ""
-    )
+    return parse_options(Options, url, server=servers[0], database=int(path or 0), user=user, password=password or "")

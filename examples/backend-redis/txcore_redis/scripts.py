@@ -12,6 +12,8 @@ from txcore.records import LogKind, Position
 
 PREFIX: Final = "txcore:"
 """Beginning of all keys but the target topics, which no topic may have."""
+LIMITS_KEY: Final = f"{PREFIX}limits"
+"""A hash that you may write: the number of entries at which a topic takes no more."""
 _PLACE_BITS: Final = 20
 _CHECKS: Final = """
 local function has_partition(group, partition)
@@ -68,6 +70,10 @@ if held then
 end
 local refused = unusable_topic(5, may_be_made)
 if refused then return refused end
+for index = 5, #KEYS do
+  local limit = redis.call('HGET', 'txcore:limits', KEYS[index])
+  if limit and redis.call('XLEN', KEYS[index]) >= tonumber(limit) then return {'full', KEYS[index]} end
+end
 local at = 10
 for index = 5, #KEYS do
   local count = tonumber(ARGV[at])
@@ -188,22 +194,22 @@ SCRIPTS: Final = (APPEND, RELEASE, LOOK, ENSURE, LOAD, STORE, BEAT, MOVE, FREE)
 
 def group_key(group: str) -> str:
     """Return the key of a group's hash: number of partitions, tokens, checkpoints."""
-    return f"{PREFIX}{group}"
+    return f"{PREFIX}group:{group}"
 
 
 def log_key(group: str, kind: LogKind, partition: int) -> str:
     """Return the key of a log's stream."""
-    return f"{PREFIX}{group}:{partition}:{kind.value}"
+    return f"{PREFIX}{kind.value}:{partition}:{group}"
 
 
 def ends_key(group: str) -> str:
     """Return the key of the hash with one end for each transaction of a group."""
-    return f"{PREFIX}{group}:ends"
+    return f"{PREFIX}ends:{group}"
 
 
 def membership_keys(group: str) -> tuple[str, ...]:
     """Return the keys: group; members by their joining; members by the end of their lease; owners; revocations."""
-    return (group_key(group), *(f"{PREFIX}{group}:{name}" for name in ("joined", "leases", "owners", "revoked")))
+    return (group_key(group), *(f"{PREFIX}{name}:{group}" for name in ("joined", "leases", "owners", "revoked")))
 
 
 def position_of(entry_id: bytes) -> Position:

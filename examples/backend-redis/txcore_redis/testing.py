@@ -3,90 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import redis
-from txcore_conformance.harness import Delivered, Harness
-from txcore_conformance.processes import ManagedProcess
-from txcore_conformance.server_packages import ServerUnavailableError, find_program, install
+from txcore_conformance.brokers.broker import ManagedBroker
+from txcore_conformance.brokers.harness import BrokerHarness
+from txcore_conformance.harness import Delivered
+from txcore_conformance.server_packages import find_program, install
 
 import txcore_redis
 from txcore.port import Backend
 from txcore.records import LogKind
 from txcore_redis.data import HEADER_PREFIX
-from txcore_redis.scripts import appended_ms_of, id_of, log_key, membership_keys, position_of
-
-_SAVED = "refusing:"
+from txcore_redis.scripts import LIMITS_KEY, appended_ms_of, id_of, log_key, membership_keys, position_of
 
 
-class RedisServer(ManagedProcess):
+class RedisBroker(ManagedBroker):
     """Debian's redis-server in a folder of its own, on a free loopback port; ends with this program."""
 
     name = "redis"
 
     def __init__(self) -> None:
-        program = find_program("redis-server", "/usr/bin", "/usr/local/bin")
-        if program is None:
+        if find_program("redis-server") is None:
             install("redis-server")
-            program = find_program("redis-server", "/usr/bin")
-        if program is None:
-            raise ServerUnavailableError("redis-server is still not found after installing it")
-        self._program = program
-        self.port = 0
-        super().__init__()
-
-    def _assign_ports(self) -> None:
-        self.port = self._ports.reserve()
+        super().__init__({})
 
     def _command(self) -> list[str]:
-        settings = {
-            "bind": "127.0.0.1",
-            "port": str(self.port),
-            "dir": str(self.folder),
-            "appendonly": "yes",
-            "appendfsync": "everysec",
-            "save": "",
-            "daemonize": "no",
-        }
-        return [str(self._program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
+        settings = f"bind=127.0.0.1 port={self.port} dir={self.folder} appendonly=yes"
+        return ["redis-server", *(part for each in settings.split() for part in f"--{each}".split("=", 1))]
 
     def _check_ready(self) -> None:
+        self._read_version()
+
+    def _read_version(self) -> str:
         with redis.Redis(port=self.port, socket_timeout=1) as client:
-            client.ping()
+            return str(client.info()["redis_version"])
 
-    @property
-    def url(self) -> str:
-        """URL of the running server, with a short lease."""
-        return f"redis://127.0.0.1:{self.port}?auto_create=false&lease_s=1.0"
+    def _url_at(self, port: int, account: str = "") -> str:
+        return f"redis://{account}127.0.0.1:{port}"
 
 
-class RedisHarness(Harness):
+class RedisHarness(BrokerHarness):
     """A server that starts with the suite. Topics are not created by publishing, so that a missing one is found."""
 
+    url_options = "?auto_create=false&lease_s=1.0"
     quiet_s = 0.0
     silent_member_max_s = 2.0
 
+    def new_broker(self, *, own: bool) -> RedisBroker:  # noqa: ARG002 - each is a new one
+        """See `BrokerHarness.new_broker`."""
+        broker = RedisBroker()
+        broker.start()
+        return broker
+
     def start(self) -> None:
         """See `Harness.start`."""
-        self._server = RedisServer()
-        self._server.start()
-        self.url = self._server.url
-        self._client = redis.Redis(port=self._server.port)
+        super().start()
+        self._client = redis.Redis(port=int(self.broker.url.rpartition(":")[2]))
 
     def stop(self) -> None:
         """See `Harness.stop`; deletes the server's folder."""
         self._client.close()
-        self._server.remove()
+        super().stop()
 
-    def private(self) -> Self:
-        """See `Harness.private`."""
-        other = type(self)()
-        other.start()
-        return other
-
-    def open(self) -> Backend:
+    def open(self, url: str = "") -> Backend:
         """See `Harness.open`; opens it without its entry point, so that it need not be installed."""
-        return txcore_redis.PLUGIN.connect(self.url)
+        return txcore_redis.PLUGIN.connect(url or self.url)
 
     def create_topic(self, topic: str) -> None:
         """See `Harness.create_topic`: an empty stream."""
@@ -95,8 +77,7 @@ class RedisHarness(Harness):
 
     def read_topic(self, topic: str) -> Sequence[Delivered]:
         """See `Harness.read_topic`."""
-        key = _SAVED + topic if self._client.exists(_SAVED + topic) else topic
-        entries: Any = self._client.xrange(key)
+        entries: Any = self._client.xrange(topic)
         return [_delivered(entry_id, fields) for entry_id, fields in entries]
 
     def missing_topic(self) -> str:
@@ -104,13 +85,20 @@ class RedisHarness(Harness):
         return "never-made-topic"
 
     def refuse_topic(self, topic: str, *, refuses: bool) -> bool:
-        """See `Harness.refuse_topic`: while it refuses, the key holds no stream."""
+        """See `Harness.refuse_topic`."""
         if refuses:
-            self._client.rename(topic, _SAVED + topic)
-            self._client.set(topic, "no stream")
+            self._client.hset(LIMITS_KEY, topic, "0")
         else:
-            self._client.rename(_SAVED + topic, topic)
+            self._client.hdel(LIMITS_KEY, topic)
         return True
+
+    def limited_topic(self, name: str, *, message_size_max: int = 0, message_count_max: int = 0) -> str | None:
+        """See `Harness.limited_topic`; a stream bounds the number of its entries, not their size."""
+        if message_size_max:
+            return None
+        self.create_topic(name)
+        self._client.hset(LIMITS_KEY, name, str(message_count_max))
+        return name
 
     def append_stray(self, group: str, kind: LogKind, partition: int, body: bytes) -> bool:
         """See `Harness.append_stray`."""
