@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore.backends.exit_flush import run_beside
-from txcore.clock import Clock, Randomness, SystemClock, system_randomness
+from txcore.clock import SystemClock
 from txcore.errors import ClosedError, ConfigError, MessageRejectedError, UsageError
 from txcore.lifecycle import ClosedAtExit
 from txcore.port import Batch, Claim, failed
@@ -42,10 +43,9 @@ class RedisBackend(ClosedAtExit):
     after the ops before them; one for reading; one for control calls, so that heartbeats wait for neither.
     """
 
-    def __init__(self, options: Options, *, clock: Clock | None = None, randomness: Randomness | None = None) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
-        clock = clock or SystemClock()
-        self._randomness = randomness or system_randomness()
+        clock = SystemClock()
         self._data = Lane("data", options, clock, options.delivery_timeout_s)
         self._reading = Lane("reading", options, clock, options.control_timeout_s)
         self._control = Lane("control", options, clock, options.control_timeout_s)
@@ -110,7 +110,7 @@ class RedisBackend(ClosedAtExit):
     def claim(self, group: str, member: str) -> RedisClaim:
         """See `Backend.claim`; assignments need a group that `ensure_group` has made."""
         self._enter()
-        return self._keeper.join(group, f"{member}#{self._randomness.getrandbits(64):016x}")
+        return self._keeper.join(group, f"{member}#{secrets.token_hex(8)}")
 
     def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
         """See `Backend.load_checkpoint`."""
@@ -126,7 +126,8 @@ class RedisBackend(ClosedAtExit):
         with self._lock:
             if self._closing is not None:
                 return self._closing
-            self._closing = closing = Future()
+            closing: Future[None] = Future()
+            self._closing = closing
         closing.set_running_or_notify_cancel()
         if self._pid not in {None, os.getpid()}:
             closing.set_result(None)  # the threads and connections are the parent's

@@ -43,7 +43,7 @@ def append_command(half: HalfRecord, options: Options) -> Command:
     for message in half.messages:
         _fields(message.topic, message, message.headers)
     log = log_key(half.group, LogKind.HALF, half.partition)
-    return APPEND.call((group_key(half.group), log, *topics), half.partition, _flag(options.auto_create), half.body)
+    return APPEND.call((group_key(half.group), log, *topics), half.partition, int(options.auto_create), half.body)
 
 
 def release_command(resolution: Resolution, options: Options, *, is_fenced: bool) -> Command:
@@ -67,7 +67,7 @@ def release_command(resolution: Resolution, options: Options, *, is_fenced: bool
         (*_release_keys(half.group, half.partition), *topics),
         *fixed,
         resolution.parked,
-        _flag(options.auto_create),
+        int(options.auto_create),
         *fields,
     )
 
@@ -75,7 +75,7 @@ def release_command(resolution: Resolution, options: Options, *, is_fenced: bool
 def mark_command(group: str, partition: int, op: Op, *, is_fenced: bool) -> Command:
     """Return the command that appends a CLAIM or TICK."""
     fixed = _op_arguments(partition, op, is_fenced=is_fenced and op.kind != OpKind.CLAIM)
-    return RELEASE.call(_release_keys(group, partition), *fixed, b"", _flag(False))
+    return RELEASE.call(_release_keys(group, partition), *fixed, b"", 0)
 
 
 def outcome_of(answer: Any, group: str, partition: int, targets: tuple[int, ...] = ()) -> Outcome:
@@ -107,9 +107,9 @@ def outcome_of(answer: Any, group: str, partition: int, targets: tuple[int, ...]
 
 def _op_arguments(partition: int, op: Op | None, *, is_fenced: bool) -> tuple[bytes | str | int, ...]:
     if op is None:
-        return (partition, _flag(False), b"", 0, 0, b"", b"")
+        return (partition, 0, b"", 0, 0, b"", b"")
     body = wire.encode_ops((op,))
-    return (partition, _flag(is_fenced), bytes(op.token), int(op.kind), op.generation, bytes(op.transaction_id), body)
+    return (partition, int(is_fenced), bytes(op.token), int(op.kind), op.generation, bytes(op.transaction_id), body)
 
 
 def _release_keys(group: str, partition: int) -> tuple[str, ...]:
@@ -130,7 +130,3 @@ def _fields(topic: str, message: TargetMessage, headers: dict[str, Any]) -> list
     except UnicodeEncodeError as error:
         raise MessageRejectedError(f"a message for {topic!r} holds text that is none: {error}", topic=topic) from error
     return fields
-
-
-def _flag(is_set: bool) -> bytes:  # noqa: FBT001 - a conversion
-    return b"1" if is_set else b"0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis import exceptions
 
@@ -31,21 +31,21 @@ class Failure(NamedTuple):
 def failure_of(error: Exception) -> Failure:
     """Return the meaning of an error that the server answered."""
     if isinstance(error, exceptions.OutOfMemoryError):
-        full = NotSentError(f"the server has reached its maxmemory, nothing was stored; make room first: {error}")
-        return Failure(Status.REFUSED, _caused(full, error))
+        text = f"the server has reached its maxmemory, nothing was stored; make room first: {error}"
+        return Failure(Status.REFUSED, NotSentError(text))
     if isinstance(error, _BEFORE_WRITES) or str(error).startswith(_WORDS_BEFORE_WRITES):
         return Failure(Status.REFUSED, unreachable(error))
-    return Failure(Status.UNKNOWN, _caused(BackendUnavailableError(f"the server answered an error: {error}"), error))
+    return Failure(Status.UNKNOWN, BackendUnavailableError(f"the server answered an error: {error}"))
 
 
 def unreachable(error: Exception) -> TxcoreError:
     """Return the error of a request that was not sent, or that the server refused."""
-    return _caused(BackendUnavailableError(f"Redis takes no request, nothing was stored: {error}"), error)
+    return BackendUnavailableError(f"Redis takes no request, nothing was stored: {error}")
 
 
 def lost(error: Exception) -> Failure:
     """Return the answer to requests whose connection broke, or was silent for too long, while they were under way."""
-    return Failure(Status.UNKNOWN, _caused(BackendTimeoutError(f"Redis gave no certain answer: {error}"), error))
+    return Failure(Status.UNKNOWN, BackendTimeoutError(f"Redis gave no certain answer: {error}"))
 
 
 def unknown_group(group: str, partition: int) -> ConfigError:
@@ -53,6 +53,8 @@ def unknown_group(group: str, partition: int) -> ConfigError:
     return ConfigError(f"group {group!r} has no partition {partition} here; call ensure_group first", key="group")
 
 
-def _caused(error: TxcoreError, cause: Exception) -> TxcoreError:
-    error.__cause__ = cause
-    return error
+def require_group(answer: list[Any], group: str, partition: int) -> list[Any]:
+    """Return a script's answer, unless it is that the partition does not exist; raises ConfigError."""
+    if answer[0] == b"group":
+        raise unknown_group(group, partition)
+    return answer

@@ -66,13 +66,6 @@ class Holdings:
         with self._lock:
             self._given.discard(partition)
 
-    def clear(self) -> None:
-        """Drop all partitions and events."""
-        with self._lock:
-            self._held.clear()
-            self._assigned.clear()
-            self._events.clear()
-
     def _hold(self, partition: int, *, is_revoked: bool, until_s: float) -> None:
         if partition not in self._held:
             if not is_revoked:

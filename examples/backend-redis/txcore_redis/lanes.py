@@ -109,10 +109,11 @@ class Lane:
         future.set_running_or_notify_cancel()
 
         def done(answers: list[Any]) -> None:
+            failures = [answer.error for answer in answers if isinstance(answer, Failure)]
+            if failures:
+                future.set_exception(failures[0])
+                return
             try:
-                for answer in answers:
-                    if isinstance(answer, Failure):
-                        raise answer.error
                 future.set_result(parse(answers))
             except Exception as error:  # noqa: BLE001 - the caller's, through the Future
                 future.set_exception(error)
@@ -155,7 +156,8 @@ class Lane:
                 first = self._queue.get()
                 is_last = first is None
             self._flight = self._in_time(requests)
-            self._exchange(self._flight)
+            if self._flight:
+                self._exchange(self._flight)
             with self._lock:
                 self._waiting -= sum(len(each.commands) for each in requests)
         self._connection.disconnect()
@@ -175,15 +177,12 @@ class Lane:
         return sent
 
     def _exchange(self, requests: Sequence[Request]) -> None:
-        if not requests:
-            return
         try:
             self._connect()
         except (*LINK_ERRORS, RedisError) as error:
             self._disconnect()
-            failure = Failure(Status.REFUSED, unreachable(error))
             for request in requests:
-                request.fail(failure)
+                request.fail(Failure(Status.REFUSED, unreachable(error)))
             return
         left = list(requests)
         answers: list[Any] = []
@@ -233,27 +232,14 @@ class Lane:
         self._connection.disconnect()
 
     def _new_connection(self) -> Connection:
-        options = self._options
-        settings: dict[str, Any] = {
-            "host": options.server.host,
-            "port": options.server.port,
-            "db": options.database,
-            "username": options.user or None,
-            "password": options.password or None,
-            "socket_timeout": self._half_s,
-            "socket_connect_timeout": min(CONNECT_TIMEOUT_MAX_S, self._half_s),
-            "retry": Retry(NoBackoff(), 0),
-            "protocol": 2,
-            "client_name": f"txcore-{self._name}",
-        }
+        options, connect_s = self._options, min(CONNECT_TIMEOUT_MAX_S, self._half_s)
+        settings: dict[str, Any] = {"host": options.server.host, "port": options.server.port, "db": options.database}
+        settings |= {"username": options.user or None, "password": options.password or None, "protocol": 2}
+        settings |= {"socket_timeout": self._half_s, "socket_connect_timeout": connect_s}
+        settings |= {"retry": Retry(NoBackoff(), 0), "client_name": f"txcore-{self._name}"}
         if not options.is_encrypted:
             return Connection(**settings)
-        return SSLConnection(
-            **settings,
-            ssl_cert_reqs="required" if options.tls_verify else "none",
-            ssl_check_hostname=options.tls_verify,
-            ssl_ca_certs=options.tls_ca or None,
-            ssl_certfile=options.tls_cert or None,
-            ssl_keyfile=options.tls_key or None,
-            ssl_password=options.tls_key_password or None,
-        )
+        settings |= {"ssl_cert_reqs": "required" if options.tls_verify else "none"}
+        settings |= {"ssl_check_hostname": options.tls_verify, "ssl_ca_certs": options.tls_ca or None}
+        settings |= {"ssl_certfile": options.tls_cert or None, "ssl_keyfile": options.tls_key or None}
+        return SSLConnection(**settings, ssl_password=options.tls_key_password or None)

@@ -22,13 +22,14 @@ from txcore.errors import ConfigError
 SCHEME: Final = "redis"
 PORT: Final = 6379
 PARTITION_COUNT_MAX: Final = 256
+LEASE_MAX_S: Final = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(TlsOptions):
     """How one backend uses its server."""
 
-    server: Server = Server("127.0.0.1", PORT)
+    server: Server = field(default_factory=lambda: Server("127.0.0.1", PORT))
     database: int = 0
     user: str = ""
     password: str = field(default="", repr=False)
@@ -41,7 +42,7 @@ class Options(TlsOptions):
     )
     delivery_timeout_s: float = seconds(3.0, 0.5, 60, "from handing an item over to its being settled")
     control_timeout_s: float = seconds(3.0, 0.5, 60, "for reads, groups, checkpoints and membership")
-    lease_s: float = seconds(5.0, 0.2, 600, "silence after which a checker has lost its partitions")
+    lease_s: float = seconds(5.0, 0.2, LEASE_MAX_S, "silence after which a checker has lost its partitions")
     body_size_max: int = whole(1_000_000, 1_024, 64 << 20, "bytes of one encoded half")
     queue_max: int = whole(10_000, 1, 1_000_000, "items that wait in one process; beyond, new ones are refused")
 

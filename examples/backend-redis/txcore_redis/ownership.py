@@ -19,9 +19,9 @@ from txcore.clock import Clock
 from txcore.errors import ClosedError
 from txcore.port import resolved
 from txcore.records import Checkpoint, ClaimEvent
-from txcore_redis.errors import unknown_group
+from txcore_redis.errors import require_group
 from txcore_redis.holdings import Holdings
-from txcore_redis.lanes import Lane
+from txcore_redis.lanes import Command, Lane
 from txcore_redis.scripts import BEAT, FREE, LOAD, MOVE, STORE, group_key, membership_keys
 
 BEATS_PER_LEASE: Final = 5
@@ -51,7 +51,11 @@ class RedisClaim:
         self._require_open()
         group = self._group
         command = STORE.call((group_key(group),), partition, encode_checkpoint(checkpoint))
-        return self._keeper.lane.ask([command], lambda answers: _checked(answers[0], group, partition))
+
+        def parse(answers: list[Any]) -> None:
+            require_group(answers[0], group, partition)
+
+        return self._keeper.lane.ask([command], parse)
 
     def give_up(self, partition: int) -> None:
         """See `Claim.give_up`."""
@@ -65,12 +69,12 @@ class RedisClaim:
         with self._lock:
             if self._closing is not None:
                 return self._closing
-            self._closing = closing = Future()
+            closing: Future[None] = Future()
+            self._closing = closing
             closing.set_running_or_notify_cancel()
-        self._holdings.clear()
         self._keeper.forget(self)
         try:
-            left: Future[Any] = self._keeper.lane.ask([FREE.call(self._keys, self._member)], len)
+            left: Future[Any] = self._keeper.lane.ask([FREE.call(self._keys, self._member, "all")], len)
         except ClosedError:
             left = resolved(None)  # the lease runs out
         left.add_done_callback(lambda _: closing.set_result(None))
@@ -83,11 +87,11 @@ class RedisClaim:
                 return
             self._is_beating = True
         command = BEAT.call(self._keys, self._member, self._keeper.lease_ms)
-        self._ask([command], self._keeper.clock.elapsed_s(), is_last=False)
+        self._ask(command, self._keeper.clock.elapsed_s(), is_last=False)
 
-    def _ask(self, commands: list[Any], sent_s: float, *, is_last: bool) -> None:
+    def _ask(self, command: Command, sent_s: float, *, is_last: bool) -> None:
         try:
-            view = self._keeper.lane.ask(commands, lambda answers: answers[-1])
+            view = self._keeper.lane.ask([command], lambda answers: answers[-1])
         except ClosedError:
             return
         view.add_done_callback(lambda done: self._seen(done, sent_s, is_last=is_last))
@@ -95,25 +99,26 @@ class RedisClaim:
     def _seen(self, done: Future[Any], sent_s: float, *, is_last: bool) -> None:
         view = None if done.exception() is not None else done.result()
         if view is not None and self._closing is None:
-            partition_count, members, owned, revoking = int(view[0]), view[1], view[2], {int(p) for p in view[3]}
-            owners = dict(zip(map(int, owned[::2]), owned[1::2], strict=True))
-            mine = {partition for partition, owner in owners.items() if owner == self._member.encode()}
-            moves = self._moves(partition_count, members, owners, revoking)
+            revoked = {int(partition) for partition in view[3]}
+            owners = {
+                int(partition): owner.decode() for partition, owner in zip(view[2][::2], view[2][1::2], strict=True)
+            }
+            mine = [partition for partition, owner in owners.items() if owner == self._member]
+            self._holdings.beaten(sent_s, mine, revoked)
+            moves = self._moves(int(view[0]), sorted(view[1]), owners, revoked)
             if not is_last and (moves.take or moves.give_up):
-                command = MOVE.call(self._keys, self._member, self._keeper.lease_ms, _encode(moves))
-                self._ask([command], sent_s, is_last=True)
+                self._ask(
+                    MOVE.call(self._keys, self._member, self._keeper.lease_ms, _encode(moves)), sent_s, is_last=True
+                )
                 return
-            self._holdings.beaten(sent_s, mine, revoking)
         self._is_beating = False
 
-    def _moves(self, count: int, members: list[bytes], owners: dict[int, bytes], revoking: set[int]) -> Moves:
-        kept = {partition: owner for partition, owner in owners.items() if partition not in revoking}
-        held_counts = {member.decode(): list(kept.values()).count(member) for member in members}
-        if self._member not in held_counts:
-            return Moves([], [])
-        mine = [partition for partition, owner in kept.items() if owner == self._member.encode()]
+    def _moves(self, count: int, members: list[bytes], owners: dict[int, str], revoked: set[int]) -> Moves:
+        held = [owner for partition, owner in owners.items() if partition not in revoked]
+        held_counts = {name: held.count(name) for name in (member.decode() for member in members)}
+        mine = [partition for partition, owner in owners.items() if owner == self._member and partition not in revoked]
         free = [partition for partition in range(count) if partition not in owners]
-        return fair_moves(mine, free, fair_shares(held_counts, count)[self._member])
+        return fair_moves(mine, free, fair_shares(held_counts, count).get(self._member, len(mine)))
 
     def _freed(self, partition: int) -> None:
         self._holdings.freed(partition)
@@ -152,8 +157,7 @@ class Keeper:
     def forget(self, claim: RedisClaim) -> None:
         """Stop the heartbeat of a claim."""
         with self._lock:
-            if claim in self._claims:
-                self._claims.remove(claim)
+            self._claims.remove(claim)
 
     def wake(self) -> None:
         """Make every claim take a step now."""
@@ -184,12 +188,7 @@ def load_checkpoint(lane: Lane, group: str, partition: int) -> Future[Checkpoint
     """See `Backend.load_checkpoint`."""
 
     def parse(answers: list[Any]) -> Checkpoint | None:
-        _checked(answers[0], group, partition)
-        return decode_checkpoint(answers[0][1]) if answers[0][1:] and answers[0][1] is not None else None
+        _, *stored = require_group(answers[0], group, partition)
+        return decode_checkpoint(stored[0]) if stored[0] else None
 
     return lane.ask([LOAD.call((group_key(group),), partition)], parse)
-
-
-def _checked(answer: list[Any], group: str, partition: int) -> None:
-    if answer[0] == b"group":
-        raise unknown_group(group, partition)

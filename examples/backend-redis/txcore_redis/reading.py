@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from txcore.errors import ClosedError, DataLossError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, DataLossError
 from txcore.records import LogKind, LogRecord, Position
-from txcore_redis.errors import unknown_group
+from txcore_redis.errors import require_group
 from txcore_redis.lanes import Lane
 from txcore_redis.scripts import LOOK, appended_ms_of, group_key, id_of, log_key, position_of
 
@@ -37,11 +37,12 @@ class RedisReader:
         self._require_open()
         end = self._end
         select = ("XRANGE", self._key, id_of(self._next), "+", "COUNT", count_max)
-        if self._is_started:
-            (entries,) = self._lane.ask([select], list).result()
-        else:
-            looked, entries = self._lane.ask([self._look, select], list).result()
-            self._require_start(looked)
+        try:
+            *looked, entries = self._lane.ask([select] if self._is_started else [self._look, select], list).result()
+        except BackendTimeoutError as error:
+            raise BackendUnavailableError(str(error)) from error
+        if looked:
+            self._require_start(looked[0])
         records = [_record(entry) for entry in entries]
         if records:
             self._next = records[-1].position + 1
@@ -70,14 +71,14 @@ class RedisReader:
         self._is_closed = True
 
     def _ended(self, answers: list[Any]) -> Position:
-        found = self._required(answers[0])
+        found = require_group(answers[0], self._group, self._partition)
         end = 0 if found[0] == b"empty" else position_of(found[2]) + 1
         self._end = max(self._end, end)
         return Position(end)
 
     def _require_start(self, looked: list[Any]) -> None:
         """Check once that the log still holds the record to start with."""
-        found = self._required(looked)
+        found = require_group(looked, self._group, self._partition)
         if found[0] == b"empty":
             if self._start is not None:
                 raise DataLossError(self._start, None)
@@ -87,11 +88,6 @@ class RedisReader:
             if is_gone and first != self._start:
                 raise DataLossError(self._next, first if first is not None else position_of(found[2]) + 1)
         self._is_started = True
-
-    def _required(self, found: list[Any]) -> list[Any]:
-        if found[0] == b"group":
-            raise unknown_group(self._group, self._partition)
-        return found
 
     def _require_open(self) -> None:
         if self._is_closed:

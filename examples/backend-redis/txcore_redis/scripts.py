@@ -9,6 +9,7 @@ import hashlib
 from typing import Final
 
 from txcore.records import LogKind, Position
+from txcore_redis.options import LEASE_MAX_S
 
 PREFIX: Final = "txcore:"
 """Beginning of all keys but the target topics, which no topic may have."""
@@ -86,7 +87,10 @@ if is_end then redis.call('HSET', KEYS[4], id, kind .. ':' .. generation) end
 if kind == '8' then redis.call('HSET', KEYS[1], 'token:' .. partition, token) end
 return {'stored', redis.call('XADD', KEYS[2], '*', 'body', op)}
 """)
-"""Keys: group, op log, parked log, ends, one topic for each target, whose fields follow their number. A CLAIM, kind 8, makes its token the newest."""
+"""Keys: group, op log, parked log, ends, a topic for each target. The target's fields follow their number.
+
+A CLAIM, kind 8, makes its token the newest.
+"""
 
 LOOK: Final = Script("""
 if not has_partition(KEYS[1], ARGV[1]) then return {'group'} end
@@ -116,78 +120,49 @@ return {'checkpoint'}
 """)
 """Keys of both: group."""
 
-_VIEW: Final = """
-return {redis.call('HGET', KEYS[1], 'partitions'), redis.call('ZRANGE', KEYS[2], 0, -1),
-        redis.call('HGETALL', KEYS[4]), redis.call('HKEYS', KEYS[5])}
-"""
-BEAT: Final = Script(
-    """
-local member, lease_ms, now = ARGV[1], tonumber(ARGV[2]), now_ms()
+_VIEW: Final = "return {redis.call('HGET', KEYS[1], 'partitions'), redis.call('ZRANGE', KEYS[2], 0, -1), \
+redis.call('HGETALL', KEYS[3]), redis.call('HKEYS', KEYS[4])}"
+BEAT: Final = Script(f"""
+local now = now_ms()
 if redis.call('EXISTS', KEYS[1]) == 0 then return false end
-redis.call('ZADD', KEYS[3], now + lease_ms, member)
-if not redis.call('ZSCORE', KEYS[2], member) then
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
-  redis.call('ZADD', KEYS[2], (last[2] or 0) + 1, member)
-end
-local silent = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)
-for _, early in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], now + 600000 + 1, '+inf')) do
-  table.insert(silent, early)  -- the clock was set back since
-end
-for _, gone in ipairs(silent) do
-  redis.call('ZREM', KEYS[2], gone)
-  redis.call('ZREM', KEYS[3], gone)
-end
-local owners = redis.call('HGETALL', KEYS[4])
+redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+redis.call('ZREMRANGEBYSCORE', KEYS[2], now + {LEASE_MAX_S * 1000 + 1}, '+inf')  -- the clock was set back since
+local owners = redis.call('HGETALL', KEYS[3])
 for index = 1, #owners, 2 do
-  local until_ms = redis.call('HGET', KEYS[5], owners[index])
-  if not redis.call('ZSCORE', KEYS[3], owners[index + 1]) or (until_ms and tonumber(until_ms) <= now) then
+  local until_ms = redis.call('HGET', KEYS[4], owners[index])
+  if not redis.call('ZSCORE', KEYS[2], owners[index + 1]) or (until_ms and tonumber(until_ms) <= now) then
+    redis.call('HDEL', KEYS[3], owners[index])
     redis.call('HDEL', KEYS[4], owners[index])
-    redis.call('HDEL', KEYS[5], owners[index])
   end
 end
-"""
-    + _VIEW
-)
+{_VIEW}""")
 """Store a heartbeat, and free the partitions of silent members. Keys of this and the next two: `membership_keys`."""
 
-MOVE: Final = Script(
-    """
-local member, moves, now = ARGV[1], cmsgpack.unpack(ARGV[3]), now_ms()
-if redis.call('ZSCORE', KEYS[3], member) then
-  for _, partition in ipairs(moves[1]) do redis.call('HSETNX', KEYS[4], partition, member) end
+MOVE: Final = Script(f"""
+local moves = cmsgpack.unpack(ARGV[3])
+if redis.call('ZSCORE', KEYS[2], ARGV[1]) then
+  for _, partition in ipairs(moves[1]) do redis.call('HSETNX', KEYS[3], partition, ARGV[1]) end
   for _, partition in ipairs(moves[2]) do
-    if redis.call('HGET', KEYS[4], partition) == member then
-      redis.call('HSETNX', KEYS[5], partition, now + tonumber(ARGV[2]))
+    if redis.call('HGET', KEYS[3], partition) == ARGV[1] then
+      redis.call('HSETNX', KEYS[4], partition, now_ms() + tonumber(ARGV[2]))
     end
   end
 end
-"""
-    + _VIEW
-)
+{_VIEW}""")
 """Take partitions that are still free, and begin to give up those that are still the member's."""
 
 FREE: Final = Script("""
-local member = ARGV[1]
-for index = 2, #ARGV do
-  if redis.call('HGET', KEYS[4], ARGV[index]) == member then
-    redis.call('HDEL', KEYS[4], ARGV[index])
-    redis.call('HDEL', KEYS[5], ARGV[index])
+local owners = redis.call('HGETALL', KEYS[3])
+for index = 1, #owners, 2 do
+  if owners[index + 1] == ARGV[1] and (ARGV[2] == 'all' or ARGV[2] == owners[index]) then
+    redis.call('HDEL', KEYS[3], owners[index])
+    redis.call('HDEL', KEYS[4], owners[index])
   end
 end
-if #ARGV == 1 then
-  local owners = redis.call('HGETALL', KEYS[4])
-  for index = 1, #owners, 2 do
-    if owners[index + 1] == member then
-      redis.call('HDEL', KEYS[4], owners[index])
-      redis.call('HDEL', KEYS[5], owners[index])
-    end
-  end
-  redis.call('ZREM', KEYS[2], member)
-  redis.call('ZREM', KEYS[3], member)
-end
-return 1
+return ARGV[2] == 'all' and redis.call('ZREM', KEYS[2], ARGV[1])
 """)
-"""Free the member's partitions that are named; all of them, and the member's place, if none is."""
+"""Free a partition of the member; or all of them, and the member's place."""
 
 SCRIPTS: Final = (APPEND, RELEASE, LOOK, ENSURE, LOAD, STORE, BEAT, MOVE, FREE)
 
@@ -208,8 +183,8 @@ def ends_key(group: str) -> str:
 
 
 def membership_keys(group: str) -> tuple[str, ...]:
-    """Return the keys: group; members by their joining; members by the end of their lease; owners; revocations."""
-    return (group_key(group), *(f"{PREFIX}{name}:{group}" for name in ("joined", "leases", "owners", "revoked")))
+    """Return the keys: group; members by the end of their lease; owners; ends of the leases that are revoked."""
+    return (group_key(group), *(f"{PREFIX}{name}:{group}" for name in ("leases", "owners", "revoked")))
 
 
 def position_of(entry_id: bytes) -> Position:

@@ -107,11 +107,10 @@ class RedisHarness(BrokerHarness):
 
     def expire_member(self, group: str, member: str) -> bool:
         """See `Harness.expire_member`."""
-        _, joined, leases, owners, revoked = membership_keys(group)
-        names: Any = self._client.zrange(joined, 0, -1)
+        _, leases, owners, revoked = membership_keys(group)
+        names: Any = self._client.zrange(leases, 0, -1)
         for name in names:
             if name.startswith(f"{member}#".encode()):
-                self._client.zrem(joined, name)
                 self._client.zrem(leases, name)
         self._client.delete(owners, revoked)
         return True
