@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import txcore
 from txcore.port import Backend
@@ -16,12 +16,13 @@ class BrokerHarness(Harness):
     """A harness on a real broker; a plugin adds the functions that make and read its topics with a plain client.
 
     Attributes:
-        broker_name: kafka, rabbitmq or nats; "" for another one, whose harness overrides `new_broker` and `open`.
+        broker_name: Its name in TXCORE_REQUIRE: kafka, rabbitmq, nats, or that of a broker whose harness overrides
+            `new_broker`.
         url_options: The query of the URL under test, with its question mark.
         broker: The broker under test, set by `start`.
     """
 
-    broker_name: ClassVar[str] = ""
+    broker_name: ClassVar[str]
     url_options: ClassVar[str] = ""
     broker: Broker
 
@@ -39,9 +40,9 @@ class BrokerHarness(Harness):
         self._is_owner = self._is_owner or self._given is None
         self.url = self.broker.url + self.url_options
 
-    def new_broker(self, *, own: bool) -> Broker:
-        """Return a running broker; with *own* a new one, which no other program uses."""
-        return brokers.start(self.broker_name, own=own)
+    def new_broker(self, *, own: bool, **options: Any) -> Broker:
+        """Return a running broker; with *own* or *options* (`brokers.start`) a new one, which no other program uses."""
+        return brokers.start(self.broker_name, own=own, **options)
 
     def stop(self) -> None:
         """Remove the broker if it was started here."""

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -209,6 +209,7 @@ class Lane:
                 raise RedisTimeoutError("no answer in time")
             return self._connection.read_response()
         except ResponseError as error:
+            self._is_ready &= not isinstance(error, NoScriptError)
             return failure_of(error)
 
     def _connect(self) -> None:

@@ -99,17 +99,15 @@ class RedisClaim:
     def _seen(self, done: Future[Any], sent_s: float, *, is_last: bool) -> None:
         view = None if done.exception() is not None else done.result()
         if view is not None and self._closing is None:
-            revoked = {int(partition) for partition in view[3]}
-            owners = {
-                int(partition): owner.decode() for partition, owner in zip(view[2][::2], view[2][1::2], strict=True)
-            }
+            count, members, owned, revoking = view
+            revoked = {int(partition) for partition in revoking}
+            owners = {int(each): owner.decode() for each, owner in zip(owned[::2], owned[1::2], strict=True)}
             mine = [partition for partition, owner in owners.items() if owner == self._member]
             self._holdings.beaten(sent_s, mine, revoked)
-            moves = self._moves(int(view[0]), sorted(view[1]), owners, revoked)
+            moves = self._moves(int(count), sorted(members), owners, revoked)
             if not is_last and (moves.take or moves.give_up):
-                self._ask(
-                    MOVE.call(self._keys, self._member, self._keeper.lease_ms, _encode(moves)), sent_s, is_last=True
-                )
+                command = MOVE.call(self._keys, self._member, self._keeper.lease_ms, _encode(moves))
+                self._ask(command, sent_s, is_last=True)
                 return
         self._is_beating = False
 

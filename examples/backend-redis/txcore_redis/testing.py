@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
+from txcore_conformance.brokers import PASSWORD
 from txcore_conformance.brokers.broker import ManagedBroker
 from txcore_conformance.brokers.harness import BrokerHarness
 from txcore_conformance.harness import Delivered
@@ -23,36 +24,39 @@ class RedisBroker(ManagedBroker):
 
     name = "redis"
 
-    def __init__(self) -> None:
+    def __init__(self, *, credentials: bool = False) -> None:
         if find_program("redis-server") is None:
             install("redis-server")
         super().__init__({})
+        self._password = PASSWORD if credentials else ""
 
     def _command(self) -> list[str]:
-        settings = f"bind=127.0.0.1 port={self.port} dir={self.folder} appendonly=yes"
+        settings = f"bind=127.0.0.1 port={self.port} dir={self.folder} appendonly=yes requirepass={self._password}"
         return ["redis-server", *(part for each in settings.split() for part in f"--{each}".split("=", 1))]
 
     def _check_ready(self) -> None:
         self._read_version()
 
     def _read_version(self) -> str:
-        with redis.Redis(port=self.port, socket_timeout=1) as client:
+        with redis.Redis(port=self.port, password=self._password or None, socket_timeout=1) as client:
             return str(client.info()["redis_version"])
 
     def _url_at(self, port: int, account: str = "") -> str:
+        self.credentials_url = f"redis://:{self._password}@127.0.0.1:{port}"
         return f"redis://{account}127.0.0.1:{port}"
 
 
 class RedisHarness(BrokerHarness):
     """A server that starts with the suite. Topics are not created by publishing, so that a missing one is found."""
 
+    broker_name = "redis"
     url_options = "?auto_create=false&lease_s=1.0"
     quiet_s = 0.0
     silent_member_max_s = 2.0
 
-    def new_broker(self, *, own: bool) -> RedisBroker:  # noqa: ARG002 - each is a new one
+    def new_broker(self, *, own: bool, **options: Any) -> RedisBroker:  # noqa: ARG002 - each is a new one
         """See `BrokerHarness.new_broker`."""
-        broker = RedisBroker()
+        broker = RedisBroker(**options)
         broker.start()
         return broker
 
