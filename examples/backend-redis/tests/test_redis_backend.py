@@ -7,16 +7,18 @@ import threading
 import pytest
 import redis
 from txcore_conformance import raw
+from txcore_conformance.brokers.security import make_certificates
 from txcore_conformance.kit import Kit, Recorder, error_of
 from txcore_conformance.required import obtained
+from txcore_redis import PLUGIN
 from txcore_redis.errors import failure_of
 from txcore_redis.options import Options, parse_url
 from txcore_redis.scripts import appended_ms_of, id_of, position_of
-from txcore_redis.testing import RedisHarness
+from txcore_redis.testing import RedisBroker, RedisHarness
 
 from txcore.backends.options import option_table
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ConfigError, NotSentError
-from txcore.records import Status
+from txcore.records import LogKind, Status
 
 TIMEOUT_S = 20.0
 
@@ -145,8 +147,44 @@ def test_a_frozen_server_settles_everything_in_time(kit, harness):
         assert isinstance(batches[0].outcomes[0].error, BackendTimeoutError)
         assert isinstance(crowded.outcomes[0].error, BusyError)
         with pytest.raises(BackendUnavailableError):
-            backend.read(kit.group, raw.LogKind.HALF, 0).read(1)
+            backend.read(kit.group, LogKind.HALF, 0).read(1)
     assert [each.status for each in raw.append(kit, raw.half(kit, topic))] == [Status.DURABLE]
+
+
+def test_a_read_that_took_too_long_asks_for_less(kit, harness):
+    """Large records must not keep a reader from ever getting an answer in time."""
+    topic = kit.topic()
+    backend = kit.enlist(harness.open(f"{harness.url}&control_timeout_s=1"))
+    reader = backend.read(kit.group, LogKind.HALF, 0)
+    assert not reader.read(4)
+    raw.append(kit, *[raw.half(kit, topic) for _ in range(4)])
+    with harness.broker.paused(), pytest.raises(BackendUnavailableError):
+        reader.read(4)
+    assert [len(reader.read(4)) for _ in range(3)] == [2, 2, 0]
+
+
+class TlsBroker(RedisBroker):
+    def _command(self):
+        made = self.certificates = self.certificates or make_certificates(self.folder / "certificates")
+        files = ["--tls-cert-file", made.cert_file("server"), "--tls-key-file", made.key_file("server")]
+        own = ["--tls-port", self.proxy_port, *files, "--tls-ca-cert-file", made.ca_file, "--tls-auth-clients", "yes"]
+        return [*super()._command(), *map(str, own)]
+
+
+def test_tls_with_a_clients_certificate():
+    """An encrypted connection works with the authority and a client's certificate, and not with another authority."""
+    broker = TlsBroker()
+    obtained("redis", broker.start)
+    url = f"redis://127.0.0.1:{broker.proxy_port}?tls_cert={broker.cert_file}&tls_key={broker.key_file}"
+    try:
+        with PLUGIN.connect(f"{url}&tls_ca={broker.ca_file}") as backend:
+            assert backend.ensure_group("orders", 2).result(TIMEOUT_S) == 2
+        with PLUGIN.connect(f"{url}&tls_ca={broker.stranger_ca_file}") as backend:
+            error = error_of(lambda: backend.ensure_group("orders"), TIMEOUT_S)
+        assert isinstance(error, BackendUnavailableError)
+        assert "certificate" in str(error).lower()
+    finally:
+        broker.remove()
 
 
 def test_closing_while_the_server_is_frozen_is_bounded_and_ends_the_threads(kit, harness):

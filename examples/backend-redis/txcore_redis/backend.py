@@ -45,6 +45,7 @@ class RedisBackend(ClosedAtExit):
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self._capabilities = capabilities_of(options)
         clock = SystemClock()
         self._data = Lane("data", options, clock, options.delivery_timeout_s)
         self._reading = Lane("reading", options, clock, options.control_timeout_s)
@@ -57,7 +58,7 @@ class RedisBackend(ClosedAtExit):
     @property
     def capabilities(self) -> Capabilities:
         """See `Backend.capabilities`."""
-        return capabilities_of(self.options)
+        return self._capabilities
 
     def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
         """See `Backend.ensure_group`; 1 to 256 partitions."""

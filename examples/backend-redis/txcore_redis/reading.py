@@ -28,6 +28,7 @@ class RedisReader:
         self._look = LOOK.call((group_key(group), self._key), partition)
         self._start = start
         self._next = 0 if start is None else int(start)
+        self._count_max = 1_000
         self._end = 0  #: the furthest end that was returned
         self._is_started = False
         self._is_closed = False
@@ -35,18 +36,19 @@ class RedisReader:
     def read(self, count_max: int) -> Sequence[LogRecord]:
         """See `Reader.read`; waits for the server's answer for at most `control_timeout_s`."""
         self._require_open()
-        end = self._end
-        select = ("XRANGE", self._key, id_of(self._next), "+", "COUNT", count_max)
+        end, count = self._end, min(count_max, self._count_max)
+        select = ("XRANGE", self._key, id_of(self._next), "+", "COUNT", count)
         try:
             *looked, entries = self._lane.ask([select] if self._is_started else [self._look, select], list).result()
         except BackendTimeoutError as error:
+            self._count_max = max(1, count // 2)  # so many large records may take too long
             raise BackendUnavailableError(str(error)) from error
         if looked:
             self._require_start(looked[0])
         records = [_record(entry) for entry in entries]
         if records:
             self._next = records[-1].position + 1
-        if len(records) < count_max:
+        if len(records) < count:
             self._next = max(self._next, end)  # all records before that end were stored before this read
         return records
 
