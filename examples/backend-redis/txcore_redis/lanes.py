@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -30,7 +30,6 @@ T = TypeVar("T")
 Command = tuple[bytes | str | int, ...]
 COMMANDS_MAX: Final = 1_000
 """Commands after which no further request joins those that are sent together."""
-CONNECT_TIMEOUT_MAX_S: Final = 1.0
 
 _LOG: Final = logging.getLogger("txcore.redis")
 
@@ -60,14 +59,15 @@ class Request:
 class Lane:
     """Queue, thread and connection; the thread starts with the first request. Thread safe.
 
-    A request waits for at most half of *timeout_s* before it is sent, and for its answers for the other half.
+    A request may wait for a quarter of *timeout_s* in the queue, then as long for each of: a connection, the server's
+    greeting, the answers.
     """
 
     def __init__(self, name: str, options: Options, clock: Clock, timeout_s: float) -> None:
         self._name = name
         self._options = options
         self._clock = clock
-        self._half_s = timeout_s / 2
+        self._quarter_s = timeout_s / 4
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
@@ -164,7 +164,7 @@ class Lane:
 
     def _in_time(self, requests: list[Request]) -> list[Request]:
         """Return the requests that may still be sent; end the others."""
-        late_s = self._clock.elapsed_s() - self._half_s
+        late_s = self._clock.elapsed_s() - self._quarter_s
         sent = []
         for request in requests:
             if self._is_abandoned:
@@ -179,7 +179,7 @@ class Lane:
     def _exchange(self, requests: Sequence[Request]) -> None:
         try:
             self._connect()
-        except (*LINK_ERRORS, RedisError) as error:
+        except Exception as error:  # noqa: BLE001 - nothing was sent; the next request tries again
             self._disconnect()
             for request in requests:
                 request.fail(Failure(Status.REFUSED, unreachable(error)))
@@ -189,13 +189,13 @@ class Lane:
         try:
             commands = [command for request in requests for command in request.commands]
             self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
-            until_s = self._clock.elapsed_s() + self._half_s
+            until_s = self._clock.elapsed_s() + self._quarter_s
             while left:
                 answers = []
                 while len(answers) < len(left[0].commands):
                     answers.append(self._answer(until_s))
                 left.pop(0).end(answers)
-        except LINK_ERRORS as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, every request ends, and the thread continues
             self._disconnect()
             failure = lost(error)
             for request in left:
@@ -233,10 +233,10 @@ class Lane:
         self._connection.disconnect()
 
     def _new_connection(self) -> Connection:
-        options, connect_s = self._options, min(CONNECT_TIMEOUT_MAX_S, self._half_s)
+        options = self._options
         settings: dict[str, Any] = {"host": options.server.host, "port": options.server.port, "db": options.database}
         settings |= {"username": options.user or None, "password": options.password or None, "protocol": 2}
-        settings |= {"socket_timeout": self._half_s, "socket_connect_timeout": connect_s}
+        settings |= {"socket_timeout": self._quarter_s, "socket_connect_timeout": self._quarter_s}
         settings |= {"retry": Retry(NoBackoff(), 0), "client_name": f"txcore-{self._name}"}
         if not options.is_encrypted:
             return Connection(**settings)
