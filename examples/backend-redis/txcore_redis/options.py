@@ -40,7 +40,7 @@ class Options(TlsOptions):
     persistence: str = choice(
         "aof", ("aof", "any"), "`aof` refuses a server without an append-only file, which forgets all when it dies"
     )
-    delivery_timeout_s: float = seconds(6.0, 0.5, 60, "from handing an item over to its being settled")
+    delivery_timeout_s: float = seconds(4.0, 0.5, 60, "from handing an item over to its being settled")
     control_timeout_s: float = seconds(6.0, 0.5, 60, "for reads, groups, checkpoints and membership")
     lease_s: float = seconds(5.0, 0.2, LEASE_MAX_S, "silence after which a checker has lost its partitions")
     body_size_max: int = whole(1_000_000, 1_024, 64 << 20, "bytes of one encoded half")
