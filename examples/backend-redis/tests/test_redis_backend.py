@@ -12,12 +12,13 @@ from txcore_conformance import raw
 from txcore_conformance.brokers.security import make_certificates
 from txcore_conformance.kit import Kit, Recorder, error_of
 from txcore_conformance.required import obtained
-from txcore_redis import PLUGIN
+from txcore_redis import GUARANTEES, PLUGIN
 from txcore_redis.errors import failure_of
 from txcore_redis.options import Options, parse_url
 from txcore_redis.scripts import appended_ms_of, id_of, position_of
 from txcore_redis.testing import RedisBroker, RedisHarness
 
+from txcore import CheckPolicy
 from txcore.backends.options import option_table
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ConfigError, NotSentError
 from txcore.records import LogKind, Status
@@ -77,6 +78,11 @@ def test_a_backend_needs_fewer_than_1500_lines():
     """What the README and the guide say of the size is true, harness, docstrings and blanks counted."""
     files = [*Path(txcore_redis.__file__).parent.glob("*.py")]
     assert 1_000 < sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) < 1_500
+
+
+def test_a_producer_with_the_default_policy_can_be_made():
+    """The time of a release leaves room within the default immunity."""
+    assert GUARANTEES[0].capabilities.release_time_max_s + 1 < CheckPolicy().immunity_s
 
 
 def test_a_position_is_an_id_and_keeps_the_order():

@@ -9,7 +9,7 @@ from txcore.plugin import BackendPlugin
 from txcore_redis.guarantees import GUARANTEES
 from txcore_redis.options import SCHEME, Options, parse_url
 
-__all__ = ["PLUGIN", "Options", "parse_url", "txcore_backend"]
+__all__ = ["GUARANTEES", "PLUGIN", "Options", "parse_url", "txcore_backend"]
 
 PLUGIN: Final = BackendPlugin(
     scheme=SCHEME,
