@@ -97,6 +97,8 @@ class Claim(Protocol):
     def poll(self) -> Sequence[ClaimEvent]:
         """Return the ownership changes since the last call; at once.
 
+        An assignment that ended before it was polled leaves no event, and its partition waits for no answer.
+
         Raises:
             ConfigError, ClosedError: nothing else; a failure of the broker shows as LOST, or as no event.
         """
@@ -108,8 +110,9 @@ class Claim(Protocol):
         """Promise that nothing more will be written for the partition under this claim.
 
         The answer to REVOKING, and the core's own step when it resigns (a foreign CLAIM was read, FENCED). It refers
-        to the last ASSIGNED that `poll` returned and is ignored when that assignment is over already. The backend
-        competes for the partition again and returns ASSIGNED anew when it has it, even if it never lost it.
+        to the last ASSIGNED that `poll` returned and is ignored when that assignment is over already, as all are
+        after `close`. The backend competes for the partition again and returns ASSIGNED anew when it has it, even if
+        it never lost it.
         """
 
     def close(self, timeout_s: float) -> Future[None]:

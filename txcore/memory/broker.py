@@ -6,11 +6,12 @@ import bisect
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
 from txcore import wire
+from txcore.backends.holdings import Holdings
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, HalfRefusedError, MessageRejectedError, UsageError
 from txcore.memory.profile import STRONG, UNIQUE_KINDS, Faults, Profile
@@ -19,8 +20,6 @@ from txcore.records import (
     DURABLE,
     FINAL_KINDS,
     Checkpoint,
-    ClaimEvent,
-    ClaimEventKind,
     HalfRecord,
     LogKind,
     LogRecord,
@@ -90,17 +89,17 @@ class Log:
 
 
 LogKey = tuple[str, LogKind, int]
+DRAIN_S: Final = 2.0
+"""Drain time, in seconds, that a REVOKING names; the broker takes no partition away after it."""
 
 
 @dataclass(eq=False)
 class Member:
-    """The broker's state of a member: its name, and the events that it has not polled yet."""
+    """The broker's state of a member: its name, and its partitions."""
 
     group: str
     member: str
-    events: deque[ClaimEvent] = field(default_factory=deque)
-    revoking: set[int] = field(default_factory=set)
-    assigned: set[int] = field(default_factory=set)  #: ASSIGNED was returned and is not over yet
+    holdings: Holdings
     expired: bool = False
 
 
@@ -285,49 +284,43 @@ class MemoryBroker:
             self._members[claim.group][claim.member] = claim
             self.rebalance(claim.group)
 
-    def leave(self, group: str, member: str) -> list[int]:
-        """Remove a member; its partitions, which are returned, go to the others."""
+    def leave(self, group: str, member: str) -> None:
+        """Remove a member, which loses its partitions to the others."""
         with self.lock:
-            if self._members[group].pop(member, None) is None:
-                return []
-            lost = [p for (g, p), m in self._assignment.items() if g == group and m == member]
-            for partition in lost:
-                del self._assignment[group, partition]
-            self.rebalance(group)
-            return lost
+            claim = self._members[group].pop(member, None)
+            if claim is not None:
+                claim.holdings.lose_all()
+                for partition in [p for (g, p), m in self._assignment.items() if g == group and m == member]:
+                    del self._assignment[group, partition]
+                self.rebalance(group)
 
     def expire(self, group: str, member: str) -> None:
         """Remove a silent member's partitions; its next poll, if there is one, reports it."""
         with self.lock:
             claim = self._members[group].get(member)
             if claim is not None:
-                lost = self.leave(group, member)
-                claim.events.extend(ClaimEvent(ClaimEventKind.LOST, partition) for partition in lost)
-                claim.assigned.clear()
+                self.leave(group, member)
                 claim.expired = True
 
     def rebalance(self, group: str) -> None:
-        """Assign each partition to its member; an owner that must give one up is asked first."""
-        members = sorted(self._members[group])
-        if not members:
+        """Assign each partition to its member; an owner that knows of its partition is asked to give it up first."""
+        members = self._members[group]
+        names = sorted(members)
+        if not names:
             return
+        until_s = self.clock.elapsed_s() + DRAIN_S
         for partition in range(self.partition_count(group)):
-            wanted = members[partition % len(members)]
-            holder = self._assignment.get((group, partition))
-            if holder is None:
+            wanted = names[partition % len(names)]
+            holder = self._assignment.get((group, partition), wanted)
+            if holder == wanted or members[holder].holdings.revoke(partition, until_s):
+                members[holder].holdings.freed(partition)
                 self._assignment[group, partition] = wanted
-                self._members[group][wanted].events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
-            elif holder != wanted and partition not in self._members[group][holder].revoking:
-                self._members[group][holder].revoking.add(partition)
-                self._members[group][holder].events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=2.0))
+                members[wanted].holdings.assign(partition)
 
     def given_up(self, claim: Member, partition: int) -> None:
         """Take back a partition that its owner drained; do nothing after the end of its assignment."""
         with self.lock:
-            if partition not in claim.assigned:
-                return
-            claim.assigned.discard(partition)
-            claim.revoking.discard(partition)
-            if self._assignment.get((claim.group, partition)) == claim.member:
+            if claim.holdings.give_up(partition) is not None:
+                claim.holdings.freed(partition)
                 del self._assignment[claim.group, partition]
                 self.rebalance(claim.group)

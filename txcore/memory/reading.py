@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
+from txcore.backends.holdings import Holdings
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, DataLossError, TxcoreError
 from txcore.memory.broker import LogKey, Member, MemoryBroker
 from txcore.port import failed, resolved
-from txcore.records import DURABLE, Checkpoint, ClaimEvent, ClaimEventKind, LogRecord, Outcome, Position, Status
+from txcore.records import DURABLE, Checkpoint, ClaimEvent, LogRecord, Outcome, Position, Status
 
 
 class MemoryClaim(Member):
@@ -19,24 +20,20 @@ class MemoryClaim(Member):
     """
 
     def __init__(self, broker: MemoryBroker, request: Callable[..., None], group: str, member: str) -> None:
-        super().__init__(group, member)
+        super().__init__(group, member, Holdings(broker.clock.elapsed_s))
         self._broker = broker
         self._request = request
+        self._is_closed = False
         broker.join(self)
 
     def poll(self) -> Sequence[ClaimEvent]:
         """See `Claim.poll`; a member that was expired joins again."""
         with self._broker.lock:
-            events = list(self.events)
-            self.events.clear()
-            for event in events:
-                if event.kind is ClaimEventKind.ASSIGNED:
-                    self.assigned.add(event.partition)
-                elif event.kind is ClaimEventKind.LOST:
-                    self.assigned.discard(event.partition)
+            if self._is_closed:
+                raise ClosedError("this claim is closed")
+            events = self.holdings.poll()
             if self.expired:
                 self.expired = False
-                self.revoking.clear()
                 self._broker.join(self)
         return events
 
@@ -63,7 +60,9 @@ class MemoryClaim(Member):
 
     def close(self, timeout_s: float) -> Future[None]:  # noqa: ARG002
         """See `Claim.close`."""
-        self._broker.leave(self.group, self.member)
+        with self._broker.lock:
+            self._is_closed = True
+            self._broker.leave(self.group, self.member)
         return resolved(None)
 
 

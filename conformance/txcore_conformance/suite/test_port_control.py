@@ -188,6 +188,49 @@ def test_giving_up_an_ended_assignment_does_not_end_the_next_one(kit: Kit) -> No
     kit.wait(member.claim.close(kit.timeout_s))
 
 
+def test_an_assignment_lost_before_it_was_polled_leaves_no_event(kit: Kit) -> None:
+    """A member hears nothing of an assignment that came and went between two polls."""
+    member = Member(kit, "alone")
+    if not kit.harness.expire_member(kit.group, "alone"):
+        pytest.skip("no member of this backend can be expired")
+    kit.until(lambda: member.poll() == ALL, "every partition")
+    assert (ClaimEventKind.LOST, 0) not in member.heard
+    kit.wait(member.claim.close(kit.timeout_s))
+
+
+def test_an_assignment_revoked_before_it_was_polled_leaves_no_event(kit: Kit) -> None:
+    """Partitions that are offered to a member that does not poll can go to others, and cause no event with it."""
+    idle = Member(kit, "idle")
+    for name in ("second", "third"):
+        other = Member(kit, name)
+        kit.until(other.poll, "a share")
+        if name == "second":
+            kit.wait(other.claim.close(kit.timeout_s))
+    events = idle.claim.poll()
+    assert {event.kind for event in events} <= {ClaimEventKind.ASSIGNED}
+    assert len(events) == len({event.partition for event in events})
+    idle.held.update(event.partition for event in events)
+    kit.until(lambda: idle.poll() | other.poll() == ALL and idle.held and other.held, "a share for each")
+    for member in (idle, other):
+        kit.wait(member.claim.close(kit.timeout_s))
+
+
+def test_a_closed_claim_is_not_polled_and_gives_nothing_up(kit: Kit) -> None:
+    """After `close`, `poll` raises ClosedError; `give_up` does nothing, as every assignment is over."""
+    member, heir = Member(kit, "closed"), Member(kit, "heir")
+    kit.until(lambda: member.poll() | heir.poll() == ALL and member.held, "every partition")
+    kit.wait(member.claim.close(kit.timeout_s))
+    with pytest.raises(ClosedError):
+        member.claim.poll()
+    kit.until(lambda: heir.poll() == ALL, "the other's partitions")
+    heard = len(heir.heard)
+    for partition in ALL:
+        member.claim.give_up(partition)
+    heir.poll()
+    assert heard == len(heir.heard)
+    kit.wait(heir.claim.close(kit.timeout_s))
+
+
 def test_two_members_of_one_name_are_two_members(kit: Kit) -> None:
     """A restarted process with its old name does not keep the old process's partitions for ever."""
     old = Member(kit, "same")

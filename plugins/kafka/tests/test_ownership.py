@@ -9,20 +9,11 @@ import time
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from txcore_kafka.options import consumer_group, topic_name
-from txcore_kafka.ownership import Holding
 
 from txcore.errors import ClosedError, ConfigError
-from txcore.records import ClaimEvent, ClaimEventKind, LogKind
+from txcore.records import ClaimEventKind, LogKind
 
 ASSIGNED, REVOKING, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.REVOKING, ClaimEventKind.LOST
-
-
-def never():
-    return False
-
-
-def kinds(events):
-    return [(event.kind, event.partition) for event in events]
 
 
 class Member:
@@ -44,73 +35,6 @@ class Member:
                 if event.kind is REVOKING and obeys:
                     self.claim.give_up(event.partition)
         return self.held
-
-
-# -- the partitions of one member, without a broker --------------------------------------------------------------------
-
-
-def test_what_is_given_and_taken_before_anybody_looked_is_nothing():
-    """A partition that is revoked before its ASSIGNED was returned causes no event."""
-    holding = Holding()
-    holding.assigned([0, 1])
-    holding.revoking([0], 1.0)
-    holding.await_given_up(0.0, never)
-    assert kinds(holding.take_events()) == [(ASSIGNED, 1)]
-    assert holding.held == {1}
-
-
-def test_what_is_not_given_up_in_time_is_lost():
-    """A revoked partition that is not given up in time is LOST; a late give_up changes nothing."""
-    holding = Holding()
-    holding.assigned([0, 1])
-    holding.take_events()
-    holding.revoking([0, 1], 0.01)
-    assert holding.take_events() == [ClaimEvent(REVOKING, 0, 0.01), ClaimEvent(REVOKING, 1, 0.01)]
-    holding.give_up(1)
-    assert holding.held == {0}
-    holding.await_given_up(0.01, never)
-    holding.give_up(0)
-    assert kinds(holding.take_events()) == [(LOST, 0)]
-    assert holding.held == set()
-
-
-def test_giving_up_unasked_competes_again():
-    """A member that gives up unasked gets a new ASSIGNED; a second give_up of one assignment is ignored."""
-    holding = Holding()
-    holding.assigned([0])
-    holding.give_up(0)
-    assert kinds(holding.take_events()) == [(ASSIGNED, 0)]
-    holding.give_up(0)
-    holding.give_up(0)
-    assert kinds(holding.take_events()) == [(ASSIGNED, 0)]
-    assert holding.held == {0}
-
-
-def test_an_answer_to_an_old_assignment_is_ignored():
-    """A give_up of a partition that was lost and assigned again before the next poll changes nothing."""
-    holding = Holding()
-    holding.assigned([0])
-    holding.take_events()
-    holding.lost([0])
-    holding.assigned([0])
-    holding.give_up(0)
-    assert kinds(holding.take_events()) == [(LOST, 0), (ASSIGNED, 0)]
-    assert holding.held == {0}
-
-
-def test_a_loss_is_said_although_the_partition_came_and_went_again():
-    """LOST is returned even if the partition was assigned and revoked again before the next poll."""
-    holding = Holding()
-    holding.assigned([0])
-    holding.take_events()
-    holding.lost([0])
-    holding.assigned([0])
-    holding.revoking([0], 1.0)
-    assert kinds(holding.take_events()) == [(LOST, 0)]
-    assert holding.held == set()
-
-
-# -- with a broker -----------------------------------------------------------------------------------------------------
 
 
 def test_a_partition_changes_hands_only_after_it_was_given_up(kit):

@@ -110,7 +110,7 @@ def test_a_claim_writes_for_its_own_partitions_only(together):
     mine, owned = assigned_claim(together, "a")
     assert owned == {0, 1}
     assert raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [DURABLE]
-    mine._holding.lost([0])
+    mine._holdings.lose([0])
     assert raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [FENCED]
     assert raw.mark(together, OpKind.TICK, b"t" * 16, claim=mine)[1].status is FENCED
     assert together.bodies(topic) == [b"000"]
@@ -130,11 +130,12 @@ def test_a_generation_that_is_over_is_fenced_by_the_broker(together):
             if event.kind is ClaimEventKind.REVOKING:
                 mine.give_up(event.partition)
         other.poll()
-        return len(mine._holding.held) == 1 and len(other._holding.held) == 1 and mine._metadata is not None
+        return len(mine._holdings.held) == 1 and len(other._holdings.held) == 1 and mine._metadata is not None
 
     together.until(is_shared, "a share for each")
     mine._metadata = stale
-    mine._holding.assigned([0, 1])
+    for partition in (0, 1):
+        mine._holdings.assign(partition)
     assert raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine)) == [FENCED]
     assert together.bodies(topic) == []
     assert raw.statuses(raw.release(together, raw.commit(half))) == [DURABLE], "a producer needs no claim"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
@@ -16,9 +15,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from txcore.backends import exit_flush as exiting
+from txcore.backends.holdings import Holdings, State
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError
-from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, LogKind
+from txcore.records import Checkpoint, ClaimEvent, LogKind
 from txcore_kafka.clients import close, make_consumer
 from txcore_kafka.codec import translated
 from txcore_kafka.control import Control
@@ -39,92 +39,6 @@ HEARTBEATS: Final = 10
 """Number of heartbeats in a session timeout; a member learns of a rebalance with its next heartbeat."""
 
 
-class Holding:
-    """The partitions of one member; its own lock, no I/O. The claim's thread writes, the checker's thread reads."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self._events: deque[ClaimEvent] = deque()
-        self._assigned: set[int] = set()  # partitions whose ASSIGNED was returned and is not over yet
-        self._held: set[int] = set()
-        self._revoking: set[int] = set()
-
-    @property
-    def held(self) -> frozenset[int]:
-        """The held partitions, including those that the group wants back."""
-        with self.changed:
-            return frozenset(self._held)
-
-    def take_events(self) -> list[ClaimEvent]:
-        """Return the events since the last call."""
-        with self.changed:
-            events = list(self._events)
-            self._events.clear()
-            for event in events:
-                if event.kind is ClaimEventKind.ASSIGNED:
-                    self._assigned.add(event.partition)
-            return events
-
-    def assigned(self, partitions: Sequence[int]) -> None:
-        """Add *partitions*, which the group assigned to this member."""
-        with self.changed:
-            for partition in partitions:
-                self._held.add(partition)
-                self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
-
-    def revoking(self, partitions: Sequence[int], drain_s: float) -> None:
-        """Enqueue REVOKING for *partitions*; give back at once those whose ASSIGNED was not returned yet."""
-        with self.changed:
-            for partition in partitions:
-                if partition in self._assigned:
-                    self._revoking.add(partition)
-                    self._events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s))
-                else:
-                    self._forget(partition)
-
-    def lost(self, partitions: Sequence[int]) -> None:
-        """Remove *partitions*, for which nothing may be written any more, and enqueue LOST for them."""
-        with self.changed:
-            for partition in partitions:
-                if partition in self._assigned:
-                    self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
-                    self._assigned.discard(partition)
-                    self._held.discard(partition)
-                    self._revoking.discard(partition)
-                else:
-                    self._forget(partition)
-
-    def lost_all(self) -> None:
-        """Remove all partitions, as `lost` does."""
-        self.lost(sorted(self.held))
-
-    def await_given_up(self, timeout_s: float, is_over: Callable[[], bool]) -> None:
-        """Block until all revoked partitions are given up, at most *timeout_s*; then the others are lost."""
-        with self.changed:
-            self.changed.wait_for(lambda: not self._revoking or is_over(), timeout_s)
-            self.lost(sorted(self._revoking))
-
-    def give_up(self, partition: int) -> None:
-        """See `Claim.give_up`."""
-        with self.changed:
-            if partition not in self._assigned:
-                return
-            self._assigned.discard(partition)
-            if partition in self._revoking:
-                self._forget(partition)
-                self.changed.notify_all()
-            elif partition in self._held:
-                self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
-
-    def _forget(self, partition: int) -> None:
-        """Remove *partition* and its events in the queue, except LOST of an earlier assignment."""
-        self._held.discard(partition)
-        self._revoking.discard(partition)
-        self._events = deque(
-            event for event in self._events if event.partition != partition or event.kind is ClaimEventKind.LOST
-        )
-
-
 class KafkaClaim:
     """Membership of one checker; implements `Claim`."""
 
@@ -143,11 +57,11 @@ class KafkaClaim:
         self._clock = clock
         self._member = member
         self._store = store
-        self._holding = Holding()
+        self._holdings = Holdings(clock.elapsed_s)
+        self._answered = threading.Condition()  #: notified when a revoked partition was given up, and by `close`
         self._closing: Future[None] | None = None
         self._lock = threading.Lock()
         self._refusal: TxcoreError | None = None
-        self._looked_at_s = clock.elapsed_s()
         self._checkpointed: dict[int, int] = {}
         self._given: list[int] | None = None  # partitions assigned in the current poll
         self._metadata: Any = None
@@ -161,8 +75,7 @@ class KafkaClaim:
             raise ClosedError("this claim is closed")
         if self._refusal is not None:
             raise self._refusal
-        self._looked_at_s = self._clock.elapsed_s()
-        return self._holding.take_events()
+        return self._holdings.poll()
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """See `Claim.checkpoint`."""
@@ -176,7 +89,11 @@ class KafkaClaim:
 
     def give_up(self, partition: int) -> None:
         """See `Claim.give_up`; the group is not notified unless it asked, so that no other member is disturbed."""
-        self._holding.give_up(partition)
+        state = self._holdings.give_up(partition)
+        if state is State.HELD:
+            self._holdings.offer_again(partition)
+        with self._answered:
+            self._answered.notify_all()
 
     def close(self, timeout_s: float) -> Future[None]:
         """See `Claim.close`."""
@@ -197,22 +114,22 @@ class KafkaClaim:
 
     def owns(self, partition: int) -> bool:
         """Return whether this member holds *partition*, perhaps while the group wants it back."""
-        return partition in self._holding.held
+        return partition in self._holdings.held
 
     def group_metadata(self) -> Any:
         """Return the member's identity and generation, for a transaction; None while it has no partitions."""
         return self._metadata
 
     def _close(self, timeout_s: float, future: Future[None]) -> None:
-        with self._holding.changed:
-            self._holding.changed.notify_all()
+        with self._answered:
+            self._answered.notify_all()
         self._thread.join(timeout_s)
         future.set_result(None)
 
     # -- the claim's thread -----------------------------------------------------------------------------------------
 
     def _is_silent(self) -> bool:
-        return self._clock.elapsed_s() - self._looked_at_s > self._options.silence_s
+        return self._holdings.unpolled_s > self._options.silence_s
 
     def _run(self) -> None:
         pause = threading.Event()
@@ -225,7 +142,7 @@ class KafkaClaim:
                 return
             except (TxcoreError, KafkaException) as error:
                 _log.warning("kafka.claim_error", extra={"group": self.group, "reason": str(error)})
-                self._holding.lost_all()
+                self._holdings.lose_all()
                 pause.wait(RETRY_S)
 
     def _take_part(self) -> None:
@@ -249,10 +166,10 @@ class KafkaClaim:
                     consumer.unsubscribe()
                     while self._is_silent() and not self.is_closed:
                         consumer.poll(POLL_S)
-                    self._holding.lost_all()
+                    self._holdings.lose_all()
         finally:
             self._metadata = None
-            self._holding.lost_all()
+            self._holdings.lose_all()
             self._consumer = None
             close(consumer, LEAVE_MAX_S)
 
@@ -281,24 +198,24 @@ class KafkaClaim:
         """
         self._given = None
         self._metadata = consumer.consumer_group_metadata()
-        self._holding.assigned(partitions)
+        for partition in partitions:
+            self._holdings.assign(partition)
 
     def _on_revoke(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         if consumer is not self._consumer:
             return
-        numbers = sorted(each.partition for each in partitions)
-        if self.is_closed or self._is_silent():
-            self._holding.lost(numbers)
-        else:
-            self._holding.revoking(numbers, self._options.drain_s)
-            self._holding.await_given_up(self._options.drain_s, lambda: self.is_closed)
-        self._given = self._metadata = None
-        consumer.unassign()
+        drain_s = self._options.drain_s
+        if not (self.is_closed or self._is_silent()):
+            for partition in sorted(each.partition for each in partitions):
+                self._holdings.revoke(partition, self._clock.elapsed_s() + drain_s)
+            with self._answered:
+                self._answered.wait_for(lambda: self.is_closed or not self._holdings.draining, drain_s)
+        self._on_lost(consumer, partitions)
 
     def _on_lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         if consumer is not self._consumer:
             return
-        self._holding.lost(sorted(each.partition for each in partitions))
+        self._holdings.lose(sorted(each.partition for each in partitions))
         self._given = self._metadata = None
         consumer.unassign()
 

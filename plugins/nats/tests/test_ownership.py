@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 from txcore_conformance.member import Member, shared_out
-from txcore_nats.holdings import Holdings
-from txcore_nats.membership import Membership
+from txcore_nats.membership import Lease, Membership
 from txcore_nats.options import GroupNames, Options
 
+from txcore.backends.holdings import Holdings
 from txcore.errors import ConfigError
-from txcore.records import ClaimEventKind
+from txcore.records import ClaimEventKind, Status
 
-ASSIGNED, REVOKING, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.REVOKING, ClaimEventKind.LOST
+ASSIGNED, LOST = ClaimEventKind.ASSIGNED, ClaimEventKind.LOST
 TAKEOVER_MAX_S = 15.0
 
 
@@ -144,63 +144,63 @@ def test_a_dead_or_frozen_members_partitions_are_taken_over_in_time(kit, fault, 
     first.claim.close(1.0).result(5)
 
 
+def lonely(clock, sent):
+    """A member without a broker: what it would send is appended to *sent*."""
+    shared = SimpleNamespace(
+        clock=clock,
+        options=SimpleNamespace(lease_s=5.0),
+        publisher=SimpleNamespace(send=sent.append),
+        loop=SimpleNamespace(loop=SimpleNamespace(call_soon=lambda _call: None)),
+    )
+    holdings = Holdings(clock.elapsed_s)
+    member = Membership(shared, holdings, "orders", "checker", "me")
+    member._names, member._count = GroupNames("orders", Options()), 8
+    return member, holdings
+
+
 def test_a_lease_that_is_being_taken_counts():
     """A member that takes its share takes no more before the answers, also when it moves again meanwhile."""
-    clock, sent = Clock(), []
-    shared = SimpleNamespace(clock=clock, options=SimpleNamespace(lease_s=5.0), publisher=SimpleNamespace())
-    shared.publisher.send = lambda sending: sent.append(sending.subject)
-    member = Membership(shared, Holdings(clock, 5.0), "orders", "checker", "me")
-    member._names, member._count = GroupNames("orders", Options()), 8
+    sent = []
+    member, _ = lonely(Clock(), sent)
     for _ in range(2):
         member._move({"me": 0, "other": 0})
-    assert [subject.rpartition(".")[2] for subject in sent] == ["0", "1", "2", "3"]
+    assert [sending.subject.rpartition(".")[2] for sending in sent] == ["0", "1", "2", "3"]
 
 
 def test_everything_is_lost_after_a_lease_without_a_beat():
     """A member loses all one lease after its last confirmed heartbeat was sent, and gets no more before the next."""
-    clock = Clock()
-    holdings = Holdings(clock, 5.0)
-    holdings.assign(0)
+    clock, sent = Clock(), []
+    member, holdings = lonely(clock, sent)
+
+    def take(partition):
+        member._write_lease(partition, "me")
+        sent.pop().end(Status.DURABLE, None, SimpleNamespace(seq=1))
+
+    take(0)
     assert not holdings.held, "nothing is assigned before the first beat"
-    holdings.beaten(clock.now_s)
-    holdings.assign(0)
+    member._beaten_s = clock.now_s
+    take(1)
     clock.now_s += 4.9
-    assert [event.kind for event in holdings.take_events()] == [ASSIGNED]
+    assert member.lose_overdue() == []
+    assert [event.kind for event in holdings.poll()] == [ASSIGNED]
     clock.now_s += 0.2
-    assert [event.kind for event in holdings.take_events()] == [LOST]
-    holdings.assign(0)
+    assert member.lose_overdue() == []
+    assert [event.kind for event in holdings.poll()] == [LOST]
+    take(2)
     assert not holdings.held
 
 
-def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone():
-    """A give_up refers to the last ASSIGNED that was polled; a later one that was not polled yet is kept."""
-    clock = Clock()
-    holdings = Holdings(clock, 5.0)
-    holdings.beaten(clock.now_s)
-    holdings.assign(3)
-    assert not holdings.give_up(3), "not polled yet"
-    assert [event.kind for event in holdings.take_events()] == [ASSIGNED]
-    holdings.lose(3)
-    holdings.assign(3)
-    assert not holdings.give_up(3), "the old one is over, the new one is not polled"
-    assert [event.kind for event in holdings.take_events()] == [LOST, ASSIGNED]
-    assert holdings.give_up(3)
-    assert not holdings.give_up(3)
-    assert list(holdings.take_events()) == []
-    holdings.assign(3)
-    holdings.revoke(3)
-    assert [event.kind for event in holdings.take_events()] == [ASSIGNED, REVOKING]
-    clock.now_s += 5.0
-    holdings.beaten(clock.now_s)
-    assert [event.kind for event in holdings.take_events()] == [LOST]
-
-
-def test_a_process_that_stopped_for_long_notices_by_itself():
-    """`is_polled` becomes false after three leases without a poll, and true again with the next poll."""
-    clock = Clock()
-    holdings = Holdings(clock, 1.0)
-    assert holdings.is_polled
-    clock.now_s += 3.0
-    assert not holdings.is_polled
-    holdings.take_events()
-    assert holdings.is_polled
+def test_what_the_checker_never_heard_of_is_freed_at_once():
+    """A member above its share gives back partitions that were not polled, without asking."""
+    clock, sent = Clock(), []
+    member, holdings = lonely(clock, sent)
+    member._beaten_s = clock.now_s
+    for partition in range(8):
+        member._leases[partition] = Lease("me", 1)
+        holdings.assign(partition)
+    for _ in range(2):
+        member._move({"me": 8, "other": 0})
+    assert [(sending.subject.rpartition(".")[2], sending.body) for sending in sent] == [
+        (str(partition), b'{"owner":""}') for partition in (4, 5, 6, 7)
+    ]
+    assert [event.partition for event in holdings.poll()] == [0, 1, 2, 3]

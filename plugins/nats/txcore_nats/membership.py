@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore.backends.fair_share import fair_moves, fair_shares
+from txcore.backends.holdings import Holdings
 from txcore.errors import ConfigError, TxcoreError
 from txcore.records import Status
 from txcore_nats.codec import as_json, expecting, from_json
-from txcore_nats.holdings import Holdings
 from txcore_nats.options import GroupNames
 from txcore_nats.publishing import Sending
 from txcore_nats.shared import Shared
@@ -28,6 +28,8 @@ from txcore_nats.tailing import Tail
 _log = logging.getLogger("txcore.nats")
 
 BEATS_PER_LEASE: Final = 4
+UNPOLLED_LEASES: Final = 3
+"""Time without a poll, in leases, after which a member's heartbeats stop, so that it counts as dead."""
 STAND_BACK_S: Final = 0.5
 """Time, in seconds, for which a member does not take again a partition that it gave up."""
 FORGET_LEASES: Final = 20
@@ -45,7 +47,11 @@ class Lease:
 
 
 class Membership:
-    """One member: follows the bucket, sends heartbeats, takes and gives up partitions. On the loop; a `Receiver`."""
+    """One member: follows the bucket, sends heartbeats, takes and gives up partitions. On the loop; a `Receiver`.
+
+    A lease ends here before another member takes the partition: this clock counts from the sending of the last
+    heartbeat, the other members' clocks from its arrival.
+    """
 
     def __init__(self, shared: Shared, holdings: Holdings, group: str, member: str, identity: str) -> None:
         self._shared = shared
@@ -55,6 +61,7 @@ class Membership:
         self._identity = identity
         self._names: GroupNames | None = None
         self._count = 0
+        self._beaten_s = -1.0  # when the last confirmed heartbeat was sent
         self._tail: Tail | None = None
         self._seen_s: dict[str, float] = {}
         self._leases: dict[int, Lease] = {}
@@ -76,10 +83,23 @@ class Membership:
                 return
             self._shared.groups.when_found(self._group, self._found)
 
-    def give_back(self, partition: int) -> None:
-        """Free a partition for others, and compete for it again a little later."""
-        self._given[partition] = self._shared.clock.elapsed_s() + STAND_BACK_S
-        self._step()
+    @property
+    def is_fresh(self) -> bool:
+        """Whether other members still see this member as alive; on any thread."""
+        return self._shared.clock.elapsed_s() - self._beaten_s < self._shared.options.lease_s
+
+    def lose_overdue(self) -> list[int]:
+        """Lose all partitions after a lease without a heartbeat; return those not given up in time. On any thread."""
+        if not self.is_fresh:
+            self._holdings.lose_all()
+        return self._holdings.lose_overdue()
+
+    def give_back(self, partitions: Iterable[int]) -> None:
+        """Free *partitions*, which are leaving, for others, and compete for them again a little later."""
+        for partition in partitions:
+            self._given[partition] = self._shared.clock.elapsed_s() + STAND_BACK_S
+            self._holdings.freed(partition)
+            self._step_soon()
 
     def close(self, timeout_s: float, closing: Future[None]) -> None:
         """Free all held partitions and leave; *closing* is done when this is stored, or after *timeout_s*."""
@@ -178,12 +198,12 @@ class Membership:
 
         def beaten(status: Status, error: TxcoreError | None, _ack: Any) -> None:
             if status is Status.DURABLE:
-                self._holdings.beaten(sent_s)
+                self._beaten_s = max(self._beaten_s, sent_s)
                 self._step_soon()
             else:
                 _log.info("nats.beat_failed", extra={"group": self._group, "reason": str(error)})
 
-        if self._holdings.is_polled:
+        if self._holdings.unpolled_s < UNPOLLED_LEASES * lease_s:
             subject = self._names.key("own", "member", self._identity)
             self._put(subject, as_json({"name": self._member}), sent_s + lease_s, beaten)
         self._timer = self._shared.loop.loop.call_later(lease_s / BEATS_PER_LEASE, self._beat)
@@ -202,15 +222,13 @@ class Membership:
         if self._is_over or not self._is_caught_up:
             return
         holdings, now_s = self._holdings, self._shared.clock.elapsed_s()
-        holdings.lose_overdue()
-        held = holdings.held
-        for partition in held:
-            if self._owner(partition) != self._identity and partition not in self._writing:
-                holdings.lose(partition)
+        self.give_back(self.lose_overdue())
+        settled = holdings.held - self._writing.keys()
+        holdings.lose([partition for partition in settled if self._owner(partition) != self._identity])
         for partition in [partition for partition, until_s in self._given.items() if until_s <= now_s]:
             if self._owner(partition) != self._identity:
                 del self._given[partition]
-        if not holdings.is_fresh:
+        if not self.is_fresh:
             return
         alive = self._alive(now_s)
         counts = dict.fromkeys(sorted(alive), 0)
@@ -224,14 +242,15 @@ class Membership:
     def _move(self, counts: dict[str, int]) -> None:
         """Give leases up or take free ones, and free those that name this member but are not held."""
         holdings = self._holdings
-        held, taking = holdings.held, {partition for partition, owner in self._writing.items() if owner}
-        idle = [partition for partition in range(self._count) if partition not in held | self._writing.keys()]
+        taking = {partition for partition, owner in self._writing.items() if owner}
+        busy = holdings.held | holdings.leaving | self._writing.keys()
+        idle = [partition for partition in range(self._count) if partition not in busy]
         ours = [partition for partition in idle if self._owner(partition) == self._identity]
         free = [each for each in idle if each not in self._given and (each in ours or self._owner(each) not in counts)]
         share = fair_shares(counts, self._count)[self._identity]
-        moves = fair_moves(held - holdings.revoking | taking, free, share)
-        for partition in moves.give_up:
-            holdings.revoke(partition)
+        moves = fair_moves(holdings.kept | taking, free, share)
+        until_s = self._shared.clock.elapsed_s() + self._shared.options.lease_s
+        self.give_back([partition for partition in moves.give_up if holdings.revoke(partition, until_s)])
         for partition in moves.take:
             self._write_lease(partition, self._identity)
         for partition in ours:
@@ -249,7 +268,7 @@ class Membership:
                 lease = self._leases.get(partition)
                 if lease is None or lease.revision < ack.seq:
                     self._leases[partition] = Lease(owner, ack.seq)
-                if owner and self._owner(partition) == owner:
+                if owner and self._owner(partition) == owner and self.is_fresh:
                     self._holdings.assign(partition)
             self._step_soon()
 

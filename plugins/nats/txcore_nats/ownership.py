@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from txcore.backends.checkpoint_record import encode_checkpoint
+from txcore.backends.holdings import Holdings
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, TxcoreError
 from txcore.records import Checkpoint, ClaimEvent, Status
 from txcore_nats.control import missing_group
-from txcore_nats.holdings import Holdings
 from txcore_nats.membership import Membership
 from txcore_nats.publishing import NoStreamError, Sending
 from txcore_nats.shared import Shared
@@ -25,7 +25,7 @@ class LeaseClaim:
         self._shared = shared
         self._lock = threading.Lock()
         self._closing: Future[None] | None = None
-        self._holdings = Holdings(shared.clock, shared.options.lease_s)
+        self._holdings = Holdings(shared.clock.elapsed_s)
         self._membership = Membership(shared, self._holdings, group, member, identity)
         shared.loop.call(self._membership.open)
 
@@ -34,7 +34,10 @@ class LeaseClaim:
         self._require_open()
         if self._membership.error is not None:
             raise self._membership.error
-        return self._holdings.take_events()
+        overdue = self._membership.lose_overdue()
+        if overdue:
+            self._shared.loop.call(lambda: self._membership.give_back(overdue))
+        return self._holdings.poll()
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """See `Claim.checkpoint`; a plain put: the last one written is in force, from any writer."""
@@ -66,9 +69,8 @@ class LeaseClaim:
 
     def give_up(self, partition: int) -> None:
         """See `Claim.give_up`; the other members see it at once."""
-        self._require_open()
-        if self._holdings.give_up(partition):
-            self._shared.loop.call(lambda: self._membership.give_back(partition))
+        if self._holdings.give_up(partition) is not None:
+            self._shared.loop.call(lambda: self._membership.give_back([partition]))
 
     def close(self, timeout_s: float) -> Future[None]:
         """See `Claim.close`."""

@@ -88,7 +88,7 @@ def test_a_late_answer_does_not_give_up_a_new_assignment(kit):
     kit.until(lambda: poll([member]) == [2])
     link, loop = member.claim._link, kit.opened[0]._reading
     loop.call(link._connection.close)  # partitions are lost and assigned again without a poll
-    kit.until(lambda: len(member.claim._events) == 4)
+    kit.until(lambda: len(member.claim._holdings._events) == 4)
     member.claim.give_up(0)
     seen = threading.Event()
     loop.call(lambda: loop.later(0.3, seen.set))
@@ -103,22 +103,18 @@ def test_giving_up_what_is_over_or_never_was_changes_nothing(kit):
     kit.until(lambda: poll([member]) == [2])
     member.claim.give_up(7)
     member.claim.give_up(0)
-    kit.until(lambda: len(member.claim._events) == 1)  # assigned again, but not polled
+    kit.until(lambda: len(member.claim._holdings._events) == 1)  # assigned again, but not polled
     member.claim.give_up(0)
     kit.until(lambda: (member.poll() and member.heard[2:]) == [(ASSIGNED, 0)])
     kit.opened[0]._reading.call(member.claim._link._connection.close)
-    kit.until(lambda: len(member.claim._events) == 4)
-    lost = [member.claim._events.popleft() for _ in range(2)]
-    assert {LOST} == {event.kind for event, _ in lost}
-    for event, assignment in lost:  # only these are polled, the new assignments not yet
-        member.claim._polled.pop(event.partition)
-        member.claim.give_up(event.partition)
-        assert member.claim._owned[event.partition] > assignment
+    kit.until(lambda: len(member.claim._holdings._events) == 4)  # lost and assigned again, but not polled
+    for partition in (0, 1):
+        member.claim.give_up(partition)
     seen = threading.Event()
     kit.opened[0]._reading.call(lambda: kit.opened[0]._reading.later(0.3, seen.set))
     assert seen.wait(5.0)
     kit.until(lambda: len(member.poll()) == 2)
-    assert [kind for kind, _ in member.heard[3:]] == [ASSIGNED] * 2
+    assert [kind for kind, _ in member.heard[3:]] == [LOST, LOST, ASSIGNED, ASSIGNED]
 
 
 def test_takeover_after_a_kill(kit):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
+from txcore.backends.holdings import Holdings, State
 from txcore.clock import Clock
 from txcore.errors import ClosedError, TxcoreError
-from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind
+from txcore.records import Checkpoint, ClaimEvent
 from txcore_rabbitmq.codec import Announcement
 from txcore_rabbitmq.connection import Link, LoopThread
 from txcore_rabbitmq.locks import Locks
@@ -37,6 +37,8 @@ LOST_HEARTBEATS: Final = 3
 three, so a lock held for longer belongs to a node that is down."""
 STAND_BACK_S: Final = 0.5
 """Time, in seconds, for which a member does not take again a partition that it gave up unasked."""
+TIMER_ERROR_S: Final = 0.01
+"""Time, in seconds, by which a timer is set late, so that it never fires before the clock has reached its time."""
 HANDED_OVER_S: Final = 0.2
 """Longest time, in seconds, to give the locks back when closing; then the connection is closed, which frees them."""
 
@@ -53,14 +55,9 @@ class ExclusiveClaim:
         self._store = store
         self._clock = clock
         self._drain_s = options.drain_s
-        self._events: deque[tuple[ClaimEvent, int]] = deque()
-        self._polled: dict[int, int] = {}  # assignments that `poll` has returned; on the core's thread
-        self._owned: dict[int, int] = {}  # partition -> number of its assignment
-        self._revoking: set[int] = set()
-        self._freeing: set[int] = set()
+        self._holdings = Holdings(clock.elapsed_s)
         self._avoided: dict[int, float] = {}  # partition -> until when it is not tried
         self._trying: set[int] = set()
-        self._assignment_count = 0
         self._partition_count = 0
         self._connection: Any = None
         self._is_listening = False
@@ -88,15 +85,7 @@ class ExclusiveClaim:
             raise self._error
         if self._closed is not None:
             raise ClosedError("this claim is closed")
-        events = []
-        while self._events:
-            event, assignment = self._events.popleft()
-            events.append(event)
-            if event.kind is ClaimEventKind.ASSIGNED:
-                self._polled[event.partition] = assignment
-            elif event.kind is ClaimEventKind.LOST:
-                self._polled.pop(event.partition, None)
-        return events
+        return self._holdings.poll()
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """Append a checkpoint to the partition's checkpoint stream."""
@@ -105,13 +94,10 @@ class ExclusiveClaim:
         return self._store(partition, checkpoint)
 
     def give_up(self, partition: int) -> None:
-        """Give the partition up to other members, and compete for it again a little later.
-
-        The call does nothing if the last polled assignment has ended, even if a new one was not polled yet.
-        """
-        assignment = self._polled.pop(partition, None)
-        if assignment is not None:
-            self._loop.call(lambda: self._release(partition, assignment))
+        """Give the partition up to other members, and compete for it again; a little later if unasked."""
+        state = self._holdings.give_up(partition)
+        if state is not None:
+            self._loop.call(lambda: self._given_up(partition, state))
 
     def close(self, timeout_s: float) -> Future[None]:
         """Give the locks back, notify the others and close the connection; abort it if the broker does not answer."""
@@ -149,10 +135,7 @@ class ExclusiveClaim:
         self._presence.down()
         self._locks.down()
         self._roll.clear()
-        for partition in sorted(self._owned):
-            self._lose(partition)
-        self._revoking.clear()
-        self._freeing.clear()
+        self._holdings.lose_all()
         self._trying.clear()
         _log.info("rabbitmq.claim_down", extra={"group": self._group, "reason": str(error)})
 
@@ -191,7 +174,7 @@ class ExclusiveClaim:
             self._loop.later(ANNOUNCE_S, self._tick)
 
     def _holding(self) -> Standing:
-        return Standing(frozenset(self._owned.keys() - self._revoking), frozenset(self._revoking | self._freeing))
+        return Standing(frozenset(self._holdings.kept), frozenset(self._holdings.draining | self._holdings.leaving))
 
     def _announce(self, *, asks: bool = False, leaves: bool = False) -> None:
         if not self._is_blocked:
@@ -220,64 +203,46 @@ class ExclusiveClaim:
         if not is_granted:
             self._avoid(partition, RETRY_S)
             return
-        self._assignment_count += 1
-        self._owned[partition] = self._assignment_count
-        self._report(ClaimEventKind.ASSIGNED, partition)
+        self._holdings.assign(partition)
         self._announce()
 
     def _revoke(self, partition: int) -> None:
-        self._revoking.add(partition)
-        self._report(ClaimEventKind.REVOKING, partition, self._drain_s)
-        assignment = self._owned[partition]
-        self._loop.later(self._drain_s, lambda: self._take_away(partition, assignment))
+        if self._holdings.revoke(partition, self._clock.elapsed_s() + self._drain_s):
+            self._locks.free(partition)
+        else:
+            self._loop.later(self._drain_s + TIMER_ERROR_S, self._take_away)
 
-    def _take_away(self, partition: int, assignment: int) -> None:
-        if self._owned.get(partition) == assignment and self._closed is None:
+    def _take_away(self) -> None:
+        for partition in self._holdings.lose_overdue():
             _log.warning("rabbitmq.not_given_up", extra={"group": self._group, "partition": partition})
-            self._lose(partition)
-            self._free(partition)
+            self._locks.free(partition)
 
-    def _release(self, partition: int, assignment: int) -> None:
-        if self._owned.get(partition) == assignment:
-            is_unasked = partition not in self._revoking
-            del self._owned[partition]
-            self._free(partition)
-            if is_unasked:
+    def _given_up(self, partition: int, state: State) -> None:
+        if partition in self._holdings.leaving:  # not if the connection was lost meanwhile
+            self._locks.free(partition)
+            if state is State.HELD:
                 self._avoid(partition, STAND_BACK_S)
 
-    def _free(self, partition: int) -> None:
-        self._revoking.discard(partition)
-        self._freeing.add(partition)
-        self._locks.free(partition)
-
     def _freed(self, partition: int) -> None:
-        self._freeing.discard(partition)
+        self._holdings.freed(partition)
         if self._closed is None:
             self._announce()
             self._balance()
-        elif not self._freeing:
+        elif not self._holdings.leaving:
             self._part()
-
-    def _lose(self, partition: int) -> None:
-        self._report(ClaimEventKind.LOST, partition)
-        del self._owned[partition]
 
     def _avoid(self, partition: int, for_s: float) -> None:
         self._avoided[partition] = self._clock.elapsed_s() + for_s
-        self._loop.later(for_s + 0.01, self._balance)
-
-    def _report(self, kind: ClaimEventKind, partition: int, drain_s: float = 0.0) -> None:
-        self._events.append((ClaimEvent(kind, partition, drain_s), self._owned[partition]))
+        self._loop.later(for_s + TIMER_ERROR_S, self._balance)
 
     def _leave(self, timeout_s: float) -> None:
         self._loop.later(timeout_s, self._abort)
-        owned, self._owned = self._owned, {}
-        self._revoking.clear()
-        if not owned or self._connection is None:
+        held = self._holdings.close()
+        if not held or self._connection is None:
             self._part()
             return
-        for partition in owned:
-            self._free(partition)
+        for partition in held:
+            self._locks.free(partition)
         self._loop.later(min(HANDED_OVER_S, timeout_s / 2), self._part)
 
     def _part(self) -> None:

@@ -86,13 +86,12 @@ def test_giving_up_unasked_is_answered_by_a_new_assignment(kit, backend):
 def test_giving_up_an_assignment_that_is_over_leaves_the_next_one_alone(kit, backend):
     """A give_up refers to the last ASSIGNED that was polled; a later one that was not polled yet is kept."""
     claim = join(backend, "a").claim
-    kit.until(lambda: len(claim._held) == 4)
+    kit.until(lambda: len(claim._holdings.held) == 4)
     claim.give_up(0)
-    assert 0 in claim._held, "not polled yet"
+    assert 0 in claim._holdings.held, "not polled yet"
     assert sorted(event.partition for event in claim.poll()) == [0, 1, 2, 3]
-    with claim._lock:
-        claim._lose([0])
-        claim._hold(0, None)
+    claim._holdings.lose([0])
+    claim._holdings.assign(0)
     claim.give_up(0)
     assert [event.kind for event in claim.poll() if event.partition == 0] == [LOST, ASSIGNED]
     claim.give_up(0)
@@ -139,11 +138,12 @@ def test_closing_the_backend_leaves_the_group(kit, opened):
 
 
 def test_a_closed_claim_refuses_calls(backend):
-    """A closed claim refuses every call except close."""
+    """A closed claim refuses every call except close, and give_up, which has nothing to give up."""
     claim = backend.claim("orders", "a")
     assert claim.close(1.0) is claim.close(1.0)
     claim.close(1.0).result(10)
-    for call in (claim.poll, lambda: claim.give_up(0), lambda: claim.checkpoint(0, Checkpoint(None, None))):
+    claim.give_up(0)
+    for call in (claim.poll, lambda: claim.checkpoint(0, Checkpoint(None, None))):
         with pytest.raises(ClosedError):
             call()
 

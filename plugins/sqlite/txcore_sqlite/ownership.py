@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from txcore.backends.fair_share import fair_moves, fair_shares
+from txcore.backends.holdings import Holdings
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError, UsageError
 from txcore.port import resolved
-from txcore.records import Checkpoint, ClaimEvent, ClaimEventKind, Position
+from txcore.records import Checkpoint, ClaimEvent, Position
 
 BEATS_PER_LEASE: Final = 5
 
@@ -54,10 +55,7 @@ class SqliteClaim:
         self.member = member
         self._keeper = keeper
         self._lock = threading.Lock()
-        self._held: dict[int, int | None] = {}  # partition -> when it is taken away, after REVOKING was enqueued
-        self._assigned: set[int] = set()  # partitions whose ASSIGNED was returned and is not over yet
-        self._given: set[int] = set()  # partitions given up here, perhaps not in the file yet
-        self._events: list[ClaimEvent] = []
+        self._holdings = Holdings(lambda: keeper.now_ms() / 1000)
         self._beat_ms: int | None = None
         self._closing: Future[None] | None = None
         self._step: Future[Standing] | None = None
@@ -65,24 +63,12 @@ class SqliteClaim:
     def poll(self) -> Sequence[ClaimEvent]:
         """See `Claim.poll`."""
         self._require_open()
-        now_ms = self._keeper.now_ms()
-        with self._lock:
-            # A lease ends here before another member takes the partition, as all members use the same clock.
-            is_silent = self._beat_ms is not None and abs(now_ms - self._beat_ms) >= self._keeper.lease_ms
-            self._lose(
-                [
-                    partition
-                    for partition, revoke_ms in self._held.items()
-                    if is_silent or (revoke_ms is not None and revoke_ms <= now_ms)
-                ]
-            )
-            events, self._events = self._events, []
-            for event in events:
-                if event.kind is ClaimEventKind.ASSIGNED:
-                    self._assigned.add(event.partition)
-                elif event.kind is ClaimEventKind.LOST:
-                    self._assigned.discard(event.partition)
-        return events
+        # A lease ends here before another member takes the partition, as all members use the same clock.
+        if self._beat_ms is not None and abs(self._keeper.now_ms() - self._beat_ms) >= self._keeper.lease_ms:
+            self._holdings.lose(self._holdings.held)
+        for partition in self._holdings.lose_overdue():
+            self._give_back(partition)
+        return self._holdings.poll()
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """See `Claim.checkpoint`.
@@ -96,17 +82,8 @@ class SqliteClaim:
 
     def give_up(self, partition: int) -> None:
         """See `Claim.give_up`; another member can take the partition within a heartbeat."""
-        self._require_open()
-        with self._lock:
-            if partition not in self._assigned:
-                return
-            self._assigned.discard(partition)
-            del self._held[partition]
-            self._given.add(partition)
-            self._events = [event for event in self._events if event.partition != partition]
-        group, member = self.group, self.member
-        freed = self._keeper.submit(lambda connection, _: _free(connection, group, member, partition))
-        freed.add_done_callback(lambda _: self._freed(partition))
+        if self._holdings.give_up(partition) is not None:
+            self._give_back(partition)
 
     def close(self, timeout_s: float) -> Future[None]:  # noqa: ARG002 - the writer's own deadline is the bound
         """See `Claim.close`; waits for the file's lock no longer than `busy_timeout_s`, then the lease runs out."""
@@ -116,15 +93,10 @@ class SqliteClaim:
             closing: Future[None] = Future()
             self._closing = closing
             closing.set_running_or_notify_cancel()
-            self._held.clear()
-            self._assigned.clear()
-            self._events.clear()
+            self._holdings.close()
         group, member = self.group, self.member
         self._keeper.forget(self)
-        try:
-            left: Future[Any] = self._keeper.submit(lambda connection, _: _leave(connection, group, member))
-        except TxcoreError:
-            left = resolved(None)  # the backend was closed, or this is a forked child: the lease runs out
+        left = self._freeing(lambda connection, _: _leave(connection, group, member))
         left.add_done_callback(lambda _: self._left(closing))
         return closing
 
@@ -140,35 +112,28 @@ class SqliteClaim:
     def _stepped(self, step: Future[Standing]) -> None:
         if step.exception() is not None:
             return  # not stored; the next beat tries again, and poll returns LOST after the lease expired
-        holding = step.result()
-        with self._lock:
-            if self._closing is not None:
-                return
-            self._beat_ms = holding.beat_ms
-            self._lose([partition for partition in self._held if partition not in holding.leases])
-            for partition, revoke_ms in holding.leases.items():
-                if partition not in self._given:
-                    self._hold(partition, revoke_ms)
-
-    def _hold(self, partition: int, revoke_ms: int | None) -> None:
-        if partition not in self._held:
+        leased = step.result()
+        self._beat_ms = leased.beat_ms
+        self._holdings.lose(self._holdings.held - leased.leases.keys())
+        for partition, revoke_ms in leased.leases.items():
             if revoke_ms is None:
-                self._held[partition] = None
-                self._events.append(ClaimEvent(ClaimEventKind.ASSIGNED, partition))
-        elif revoke_ms is not None and self._held[partition] is None:
-            self._held[partition] = revoke_ms
-            drain_s = self._keeper.lease_ms / 1000
-            self._events.append(ClaimEvent(ClaimEventKind.REVOKING, partition, drain_s=drain_s))
+                self._holdings.assign(partition)
+            elif self._holdings.revoke(partition, revoke_ms / 1000):
+                self._give_back(partition)
 
-    def _lose(self, partitions: Sequence[int]) -> None:
-        for partition in partitions:
-            del self._held[partition]
-            self._assigned.discard(partition)
-            self._events.append(ClaimEvent(ClaimEventKind.LOST, partition))
+    def _give_back(self, partition: int) -> None:
+        group, member = self.group, self.member
+        freed = self._freeing(lambda connection, _: _free(connection, group, member, partition))
+        freed.add_done_callback(lambda _: self._freed(partition))
+
+    def _freeing(self, call: Callable[[sqlite3.Connection, int], Any]) -> Future[Any]:
+        try:
+            return self._keeper.submit(call)
+        except TxcoreError:
+            return resolved(None)  # the backend was closed, or this is a forked child: the lease runs out
 
     def _freed(self, partition: int) -> None:
-        with self._lock:
-            self._given.discard(partition)
+        self._holdings.freed(partition)
         self._keeper.wake()
 
     def _left(self, closing: Future[None]) -> None:
