@@ -9,18 +9,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from txcore.backends.checkpoint_record import decode_checkpoint, encode_checkpoint
 from txcore.backends.fair_share import Moves, fair_moves, fair_shares
+from txcore.backends.holdings import Holdings
 from txcore.clock import Clock
 from txcore.errors import ClosedError
 from txcore.port import resolved
 from txcore.records import Checkpoint, ClaimEvent
 from txcore_redis.errors import require_group
-from txcore_redis.holdings import Holdings
 from txcore_redis.lanes import Command, Lane
 from txcore_redis.scripts import BEAT, FREE, LOAD, MOVE, STORE, group_key, membership_keys
 
@@ -36,7 +38,8 @@ class RedisClaim:
         self._group = group
         self._member = member
         self._keys = membership_keys(group)
-        self._holdings = Holdings(keeper.clock, keeper.lease_s)
+        self._holdings = Holdings(keeper.clock.elapsed_s)
+        self._until_s = 0.0  #: end of the lease, counted from a heartbeat's sending; the server counts from its arrival
         self._lock = threading.Lock()
         self._is_beating = False
         self._closing: Future[None] | None = None
@@ -44,7 +47,10 @@ class RedisClaim:
     def poll(self) -> Sequence[ClaimEvent]:
         """See `Claim.poll`."""
         self._require_open()
-        return self._holdings.take_events()
+        if self._keeper.clock.elapsed_s() >= self._until_s:
+            self._holdings.lose_all()
+        self._return(self._holdings.lose_overdue())
+        return self._holdings.poll()
 
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """See `Claim.checkpoint`."""
@@ -59,10 +65,8 @@ class RedisClaim:
 
     def give_up(self, partition: int) -> None:
         """See `Claim.give_up`."""
-        self._require_open()
-        if self._holdings.give_up(partition):
-            freed = self._keeper.lane.ask([FREE.call(self._keys, self._member, partition)], len)
-            freed.add_done_callback(lambda _: self._freed(partition))
+        if self._holdings.give_up(partition) is not None:
+            self._return([partition])
 
     def close(self, timeout_s: float) -> Future[None]:  # noqa: ARG002 - the lane's own timeout is the bound
         """See `Claim.close`; waits no longer than `control_timeout_s`, then the lease runs out."""
@@ -73,6 +77,7 @@ class RedisClaim:
             self._closing = closing
             closing.set_running_or_notify_cancel()
         self._keeper.forget(self)
+        self._holdings.close()
         try:
             left: Future[Any] = self._keeper.lane.ask([FREE.call(self._keys, self._member, "all")], len)
         except ClosedError:
@@ -102,14 +107,30 @@ class RedisClaim:
             count, members, owned, revoking = view
             revoked = {int(partition) for partition in revoking}
             owners = {int(each): owner.decode() for each, owner in zip(owned[::2], owned[1::2], strict=True)}
-            mine = [partition for partition, owner in owners.items() if owner == self._member]
-            self._holdings.beaten(sent_s, mine, revoked)
+            mine = {partition for partition, owner in owners.items() if owner == self._member}
+            self._apply(sent_s + self._keeper.lease_s, mine, revoked)
             moves = self._moves(int(count), sorted(members), owners, revoked)
             if not is_last and (moves.take or moves.give_up):
                 command = MOVE.call(self._keys, self._member, self._keeper.lease_ms, _encode(moves))
                 self._ask(command, sent_s, is_last=True)
                 return
         self._is_beating = False
+
+    def _apply(self, until_s: float, mine: set[int], revoked: set[int]) -> None:
+        """Apply the server's view: the partitions of this member until then, and those that it is to give up."""
+        holdings, self._until_s = self._holdings, until_s
+        holdings.lose(holdings.held - mine)
+        for partition in sorted(mine - revoked):
+            holdings.assign(partition)
+        self._return([each for each in sorted(mine & revoked) if holdings.revoke(each, until_s)])
+        self._return(holdings.lose_overdue())
+
+    def _return(self, partitions: Sequence[int]) -> None:
+        """Give partitions that are leaving back to the server."""
+        for partition in partitions:
+            with suppress(ClosedError):  # then the lease runs out
+                command = FREE.call(self._keys, self._member, partition)
+                self._keeper.lane.ask([command], len).add_done_callback(partial(self._freed, partition))
 
     def _moves(self, count: int, members: list[bytes], owners: dict[int, str], revoked: set[int]) -> Moves:
         held = [owner for partition, owner in owners.items() if partition not in revoked]
@@ -118,7 +139,7 @@ class RedisClaim:
         free = [partition for partition in range(count) if partition not in owners]
         return fair_moves(mine, free, fair_shares(held_counts, count).get(self._member, len(mine)))
 
-    def _freed(self, partition: int) -> None:
+    def _freed(self, partition: int, _: object) -> None:
         self._holdings.freed(partition)
         self._keeper.wake()
 
