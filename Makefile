@@ -31,7 +31,7 @@ HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:Sqlit
 # Other forms of the same brokers, in `make forms`; what takes minutes runs on them in `make matrix` only.
 FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness
 SUITE := conformance/txcore_conformance/suite
-CODE := txcore plugins conformance spark tests benchmarks docs/site
+CODE := txcore plugins conformance spark tests benchmarks docs/site examples/backend-redis
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
 
 # Starts the three brokers, or uses those that TXCORE_KAFKA_URL and its like name, for the command behind it.
@@ -97,7 +97,7 @@ static: $(DEV) ## of `make check`, what reads the code: lint, format, types, imp
 	$(BIN)/ruff check --quiet $(CODE)
 	$(BIN)/ruff format --quiet --check $(CODE)
 	$(BIN)/mypy --no-error-summary
-	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
+	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark examples/backend-redis) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
@@ -199,6 +199,21 @@ acceptance: $(DEV) ## what was promised of the checker, measured on BROKER=; fig
 .PHONY: conform
 conform: $(DEV) ## run the conformance suite on one backend: HARNESS=module:Class
 	$(BIN)/pytest -q --pyargs txcore_conformance.suite --harness $(HARNESS)
+
+# An example of a backend by a third party, built as its users would; the other commands do not see it.
+THIRD := $(VENV)/backend-redis
+$(THIRD): $(DEV) $(wildcard examples/backend-redis/*.toml examples/backend-redis/txcore_redis/*.py)
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ examples/backend-redis
+	@touch $@
+
+.PHONY: backend-redis
+backend-redis: $(THIRD) ## the suite and its own tests on the example of a third party's backend
+	PYTHONPATH=$(abspath $(THIRD)) $(BIN)/pytest -q -o faulthandler_timeout=300 -n $(WORKERS) --dist worksteal examples/backend-redis/tests $(SUITE) --harness txcore_redis.testing:RedisHarness
+
+.PHONY: backend-redis-kills
+backend-redis-kills: $(THIRD) ## kill real processes at every step of the flow, CYCLES= times, on the same backend
+	PYTHONPATH=$(abspath $(THIRD)) $(BIN)/python -m txcore_conformance.crash --harness txcore_redis.testing:RedisHarness --cycles $(CYCLES)
 
 .PHONY: clean
 clean: ## remove what these commands made, the virtual environment included

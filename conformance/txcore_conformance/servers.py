@@ -26,7 +26,7 @@ __all__ = ["DatabaseServer", "ServerUnavailableError", "database_url", "is_requi
 def is_required(name: str) -> bool:
     """Return whether TXCORE_REQUIRE (names separated by commas) makes a missing server a failure, not a skip."""
     wanted = os.environ.get("TXCORE_REQUIRE", "")
-    return name in [item.strip() for item in wanted.split(",")]
+    return bool(name) and name in [item.strip() for item in wanted.split(",")]
 
 
 def postgresql(**settings: str) -> DatabaseServer:

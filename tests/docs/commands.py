@@ -35,13 +35,15 @@ FOREIGN = {
         "npm",
         "opentelemetry-instrument",
         "openssl",
+        "redis-cli",
+        "redis-server",
         "ssh",
         "zip",
     ),
     *("acl", "kafka-acls.sh", "rabbitmqctl"),
 }
 #: Packages that a document may name for installation besides txcore.
-PACKAGES = {"aiosqlite", "nats-py[nkeys]", "pyspark==4.2.0", "pytest", "uv"}
+PACKAGES = {"aiosqlite", "examples/backend-redis", "nats-py[nkeys]", "pyspark==4.2.0", "pytest", "uv"}
 
 
 class WrongCommandError(Exception):

@@ -164,9 +164,13 @@ class ManagedBroker(ManagedProcess, Broker):
             self.certificates = make_certificates(self.folder / "certificates")
 
     @classmethod
-    @abc.abstractmethod
     def join(cls, nodes: Sequence[Self]) -> None:
-        """Make one durable cluster of nodes that have not run yet; their ports are known."""
+        """Make one durable cluster of nodes that have not run yet; their ports are known.
+
+        Raises:
+            ServerUnavailableError: this kind of broker has none.
+        """
+        raise ServerUnavailableError(f"no cluster of {len(nodes)} nodes of {cls.name} here")
 
     @abc.abstractmethod
     def _read_version(self) -> str:

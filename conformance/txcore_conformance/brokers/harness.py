@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import txcore
 from txcore.port import Backend
@@ -16,7 +16,8 @@ class BrokerHarness(Harness):
     """A harness on a real broker; a plugin adds the functions that make and read its topics with a plain client.
 
     Attributes:
-        broker_name: kafka, rabbitmq or nats.
+        broker_name: Its name in TXCORE_REQUIRE: kafka, rabbitmq, nats, or that of a broker whose harness overrides
+            `new_broker`.
         url_options: The query of the URL under test, with its question mark.
         broker: The broker under test, set by `start`.
     """
@@ -35,9 +36,13 @@ class BrokerHarness(Harness):
         Raises:
             ServerUnavailableError: the broker is not available here.
         """
-        self.broker = self._given or brokers.start(self.broker_name)
+        self.broker = self._given or self.new_broker(own=False)
         self._is_owner = self._is_owner or self._given is None
         self.url = self.broker.url + self.url_options
+
+    def new_broker(self, *, own: bool, **options: Any) -> Broker:
+        """Return a running broker; with *own* or *options* (`brokers.start`) a new one, which no other program uses."""
+        return brokers.start(self.broker_name, own=own, **options)
 
     def stop(self) -> None:
         """Remove the broker if it was started here."""
@@ -46,7 +51,7 @@ class BrokerHarness(Harness):
 
     def private(self) -> Self:
         """Return the same harness, started, on a new broker that may be killed; its `stop` removes that broker."""
-        made = type(self)(brokers.start(self.broker_name, own=True))
+        made = type(self)(self.new_broker(own=True))
         made._is_owner = True  # noqa: SLF001 - of the same class
         made.start()
         return made

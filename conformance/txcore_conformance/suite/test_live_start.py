@@ -13,6 +13,7 @@ import txcore
 from txcore import BackendTimeoutError, BackendUnavailableError, ConfigError, Message, TransactionProducer
 from txcore.port import Backend
 from txcore_conformance import brokers
+from txcore_conformance.brokers.harness import BrokerHarness
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import COMMIT, PARTITION_COUNT, Answers, Kit, error_of
 from txcore_conformance.required import obtained
@@ -27,10 +28,9 @@ NAMES_IT = ("credential", "auth", "password", "access", "login", "permission")
 
 def test_wrong_credentials_are_refused_in_time_and_stay_secret(harness: Harness) -> None:
     """The first call's error names the problem, close is bounded, and no error or repr contains the password."""
-    name = getattr(harness, "broker_name", "")
-    if not name:
+    if not isinstance(harness, BrokerHarness):
         pytest.skip("there is no broker process that asks for credentials")
-    broker = obtained(name, lambda: brokers.start(name, own=True, credentials=True))
+    broker = obtained(harness.broker_name, lambda: harness.new_broker(own=True, credentials=True))
     try:
         right = broker.credentials_url
         backend = txcore.connect(right)
