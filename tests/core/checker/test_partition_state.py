@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from txcore.checker.carrying import copy_of
 from txcore.checker.checkpoint import checkpoint_of, noted_in
 from txcore.checker.decide import Extras, Pending, terms_of
 from txcore.checker.partition_state import PartitionState
-from txcore.records import COUNT_MAX, WALL_MS_MAX, Checkpoint, Op, OpKind, ParkCode, reply_count
+from txcore.records import COUNT_MAX, WALL_MS_MAX, Checkpoint, Half, Op, OpKind, ParkCode, reply_count
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 OURS, THEIRS = b"ours" * 4, b"them" * 4
@@ -27,6 +30,11 @@ def pending(identity, position, generation=0, **changes):
     for name, value in changes.items():
         setattr(made, name, value)
     return made
+
+
+def place_of(half):
+    """Return the place that a copy names, and the claim in force there."""
+    return half.folded_to, half.token
 
 
 class Partition:
@@ -402,6 +410,21 @@ class TestCopies:
         half = partition.half(1, A)
         partition.half(2, A, folded_to=40, decision=OpKind.COMMIT, is_journaled=True)
         assert (OpKind.COMMIT, True, 0.0) == (half.decision, half.is_journaled, partition.state.next_due_ms())
+
+    def test_only_a_copy_from_a_gap_names_no_place(self, partition):
+        """A copy holds what its owner has read, also of a half whose target refuses; after a gap it does not."""
+        half = partition.half(1, A)
+        partition.claim(7, OURS)
+        tenure = SimpleNamespace(
+            state=partition.state, now_ms=lambda: 5.0, broker_ms=lambda ms: ms, has_server_time=True
+        )
+        record = Half(1, A, "g", 0, 0, 0, 0, 0, 3, False, "p", [])
+        half.note(park=(ParkCode.UNDELIVERABLE, "the target refuses"))
+        assert (7, OURS) == place_of(copy_of(tenure, record, half))
+        half.note(park=(ParkCode.COVERAGE_GAP, "ops are gone"))
+        assert (-1, b"") == place_of(copy_of(tenure, record, half))
+        half.note(copied_from=(3, THEIRS))
+        assert (3, THEIRS) == place_of(copy_of(tenure, record, half))
 
     def test_until_it_was_looked_back_for_only_a_final_op_counts(self, partition):
         """A DISCARD counts only after the look-back, because an earlier DECIDED would make it void."""
