@@ -212,18 +212,23 @@ class Backend(Protocol):
         """Close as `__exit__` does, without blocking the event loop."""
 
 
+def running() -> Future[Any]:
+    """Return a Future that is marked running, so that no waiter can cancel it before a thread sets its result."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 def resolved(value: T) -> Future[T]:
     """Return a Future that already holds *value*."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
+    future: Future[T] = running()
     future.set_result(value)
     return future
 
 
 def failed(error: BaseException) -> Future[T]:
     """Return a Future that already holds *error*."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
+    future: Future[T] = running()
     future.set_exception(error)
     return future
 

@@ -13,7 +13,7 @@ from txcore.lifecycle import ClosedAtExit
 from txcore.memory.broker import MemoryBroker
 from txcore.memory.profile import Fate
 from txcore.memory.reading import MemoryClaim, MemoryReader
-from txcore.port import Batch, Reader, failed, resolved
+from txcore.port import Batch, Reader, failed, resolved, running
 from txcore.port import Claim as ClaimPort
 from txcore.records import DURABLE, Checkpoint, HalfRecord, LogKind, Op, OpKind, Outcome, Position, Resolution, Status
 
@@ -173,8 +173,7 @@ class MemoryBackend(ClosedAtExit):
         if unknown is not None:
             return failed(unknown)
         self._flush_ops(group, partition)
-        future: Future[Outcome] = Future()
-        future.set_running_or_notify_cancel()
+        future: Future[Outcome] = running()
 
         def apply() -> Outcome:
             fenced = None if op.kind == OpKind.CLAIM else self.broker.fenced(group, partition, op, claim)

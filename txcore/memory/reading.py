@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from txcore.backends.holdings import Holdings
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, DataLossError, TxcoreError
 from txcore.memory.broker import LogKey, Member, MemoryBroker
-from txcore.port import failed, resolved
+from txcore.port import failed, resolved, running
 from txcore.records import DURABLE, Checkpoint, ClaimEvent, LogRecord, Outcome, Position, Status
 
 
@@ -42,8 +42,7 @@ class MemoryClaim(Member):
         unknown = self._broker.unknown_group(self.group)
         if unknown is not None:
             return failed(unknown)
-        future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
+        future: Future[None] = running()
 
         self._broker.faults.checkpoint_sent(self.member, partition, checkpoint)
 

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore.errors import BackendTimeoutError, BusyError
+from txcore.port import running
 from txcore.runtime.commands import Call
 
 _names: Final = itertools.count(1)
@@ -30,8 +31,7 @@ class Job:
     def __init__(self, call: Call, elapsed_s: Callable[[], float]) -> None:
         self.call = call
         self.elapsed_s = elapsed_s
-        self.future: Future[Any] = Future()
-        self.future.set_running_or_notify_cancel()
+        self.future: Future[Any] = running()
         self.submitted_s = elapsed_s()
         self.started_s: float | None = None
         self.is_abandoned = False

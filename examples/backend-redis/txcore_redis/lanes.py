@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BusyError, ClosedError
+from txcore.port import running
 from txcore.records import Status
 from txcore_redis.errors import LINK_ERRORS, Failure, failure_of, lost, unreachable
 from txcore_redis.options import Options
@@ -105,8 +106,7 @@ class Lane:
         Raises:
             ClosedError: `close` was called.
         """
-        future: Future[T] = Future()
-        future.set_running_or_notify_cancel()
+        future: Future[T] = running()
 
         def done(answers: list[Any]) -> None:
             failures = [answer.error for answer in answers if isinstance(answer, Failure)]

@@ -16,7 +16,7 @@ from txcore.backends.checkpoint_record import encode_checkpoint
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.lifecycle import ClosedAtExit
-from txcore.port import Batch, Claim, never_done
+from txcore.port import Batch, Claim, never_done, running
 from txcore.records import (
     MARK_KINDS,
     Capabilities,
@@ -42,7 +42,7 @@ from txcore_kafka.readers import Readers
 from txcore_kafka.reading import KafkaReader
 from txcore_kafka.releasing import Releaser
 from txcore_kafka.targets import Targets
-from txcore_kafka.threads import Worker, new_future
+from txcore_kafka.threads import Worker
 from txcore_kafka.transactions import TransactionLane
 
 CHECKPOINT_KEY: Final = b"checkpoint"
@@ -157,7 +157,7 @@ class KafkaBackend(ClosedAtExit):
         is_mine = False
         with self._lock:
             if self._closing is None:
-                self._closing = new_future()
+                self._closing = running()
                 if self._pid is None or self._pid != os.getpid():
                     self._closing.set_result(None)  # Never used, or inherited in a fork: it has no threads here.
                 else:
@@ -200,7 +200,7 @@ class KafkaBackend(ClosedAtExit):
 
     def _store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Future[None]:
         self._enter()
-        future: Future[None] = new_future()
+        future: Future[None] = running()
         record = _CheckpointRecord(
             self._producing,
             checkpoint_topic(group),

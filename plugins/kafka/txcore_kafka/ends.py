@@ -18,13 +18,14 @@ from confluent_kafka import KafkaError
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, ClosedError, TxcoreError
 from txcore.ids import ID_BYTES
+from txcore.port import running
 from txcore.records import LogKind
 from txcore.wire import encode_end_marker
 from txcore_kafka.codec import is_missing, translated
 from txcore_kafka.control import Control
 from txcore_kafka.options import topic_name
 from txcore_kafka.producing import Producing, Record
-from txcore_kafka.threads import Worker, new_future
+from txcore_kafka.threads import Worker
 
 END_KEY: Final = b"txcore-end"
 """The key of every marker; no other record of a half, op or parked log has one."""
@@ -116,7 +117,7 @@ class Ends:
             ConfigError: there is no such group, or this user may not write to the log.
             BackendTimeoutError, BackendUnavailableError: the marker was not acknowledged.
         """
-        future: Future[int] = new_future()
+        future: Future[int] = running()
         with self._lock:
             if self._is_closed:
                 future.set_exception(_closed())

@@ -18,12 +18,12 @@ from txcore.backends import exit_flush as exiting
 from txcore.backends.holdings import Holdings, State
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError
+from txcore.port import running
 from txcore.records import Checkpoint, ClaimEvent, LogKind
 from txcore_kafka.clients import close, make_consumer
 from txcore_kafka.codec import translated
 from txcore_kafka.control import Control
 from txcore_kafka.options import Options, consumer_group, topic_name
-from txcore_kafka.threads import new_future
 
 _log = logging.getLogger("txcore.kafka")
 
@@ -100,7 +100,7 @@ class KafkaClaim:
         is_mine = False
         with self._lock:
             if self._closing is None:
-                self._closing = new_future()
+                self._closing = running()
                 is_mine = True
             closing = self._closing
         if is_mine:

@@ -10,13 +10,14 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, DataLossError
+from txcore.port import running
 from txcore.records import LogKind, LogRecord, Position
 from txcore_kafka.clients import close
 from txcore_kafka.codec import is_missing, translated
 from txcore_kafka.ends import Log, is_end_marker
 from txcore_kafka.readers import Connection, Readers
 from txcore_kafka.resting import Rest
-from txcore_kafka.threads import Worker, new_future
+from txcore_kafka.threads import Worker
 
 MISSES_MAX: Final = 4
 RETRY_S: Final = 0.6
@@ -144,7 +145,7 @@ class KafkaReader:
     def end(self) -> Future[Position]:
         """See `Reader.end`: the end is after a marker, which only the log's current leader can acknowledge."""
         self._require_open()
-        asked: Future[Position] = new_future()
+        asked: Future[Position] = running()
         self._ends.add(asked)
         answer = self._readers.log_ends.ask(self._log)
         answer.add_done_callback(lambda _: self._settle_end(asked, answer))

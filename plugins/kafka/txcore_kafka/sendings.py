@@ -11,13 +11,12 @@ import msgspec
 from confluent_kafka import KafkaError
 
 from txcore.errors import TxcoreError, UsageError
-from txcore.port import Batch
+from txcore.port import Batch, running
 from txcore.records import DURABLE, HalfRecord, Outcome, Resolution, Status
 from txcore_kafka.codec import delivery_outcome, is_missing
 from txcore_kafka.lookups import LookUps
 from txcore_kafka.op_merging import OpMerger
 from txcore_kafka.producing import Record
-from txcore_kafka.threads import new_future
 
 LOG_APPEND_TIME: Final = 2
 PARKED_INDEX: Final = -1
@@ -157,7 +156,7 @@ class Marking:
     def __init__(self, stored: Callable[[], None]) -> None:
         self.is_done = False
         self.stored = stored
-        self.future: Future[Outcome] = new_future()
+        self.future: Future[Outcome] = running()
 
     def settle(self, outcome: Outcome) -> None:
         """End, unless the deadline came first."""

@@ -1,4 +1,4 @@
-"""A thread that carries out blocking requests one after the other, and Futures that no caller can cancel."""
+"""A thread that carries out blocking requests one after the other."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from txcore.errors import ClosedError
+from txcore.port import running
 from txcore_kafka.codec import translated
 
 T = TypeVar("T")
-
-
-def new_future() -> Future[Any]:
-    """Return a Future that is marked running, so that a waiter cannot cancel it, which would break our threads."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
 
 
 class Worker:
@@ -33,7 +27,7 @@ class Worker:
 
     def submit(self, request: Callable[[], T], future: Future[T] | None = None) -> Future[T]:
         """Run *request* on the thread; its errors are translated into ours."""
-        future = future or new_future()
+        future = future or running()
         self._requests.put((request, future))
         if self._thread is None:
             with self._lock:

@@ -15,7 +15,7 @@ from txcore.backends.checkpoint_record import decode_checkpoint
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.lifecycle import ClosedAtExit
-from txcore.port import Batch, Claim, failed
+from txcore.port import Batch, Claim, failed, running
 from txcore.records import Capabilities, Checkpoint, HalfRecord, LogKind, Op, Outcome, Position, Resolution
 from txcore_nats.batches import Releaser
 from txcore_nats.client import LinkClient
@@ -102,7 +102,7 @@ class NatsBackend(ClosedAtExit):
     def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:
         """See `Backend.mark`."""
         self._enter()
-        future: Future[Outcome] = _running()
+        future: Future[Outcome] = running()
         deadline_s, by_checker = self._deadline_s(), claim is not None
         self._loop.call(partial(self._releaser.mark, group, partition, op, future, deadline_s, by_checker=by_checker))
         return future
@@ -144,7 +144,7 @@ class NatsBackend(ClosedAtExit):
         """See `Backend.close`; claims leave their groups, so that others take over at once."""
         with self._lock:
             if self._closing is None:
-                self._closing = _running()
+                self._closing = running()
                 if self._pid is None or self._pid != os.getpid():
                     self._closing.set_result(None)  # never used, or the parent's: its connection is not closed here
                 else:
@@ -199,7 +199,7 @@ class NatsBackend(ClosedAtExit):
             self._enter()
         except ClosedError as error:
             return failed(error)
-        future: Future[T] = _running()
+        future: Future[T] = running()
 
         async def run() -> None:
             try:
@@ -239,9 +239,3 @@ class _LinkOwner:
 
     def link_refused(self, text: str) -> None:
         self._publisher.refused(text)
-
-
-def _running() -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future

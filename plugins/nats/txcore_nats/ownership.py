@@ -10,6 +10,7 @@ from typing import Any
 from txcore.backends.checkpoint_record import encode_checkpoint
 from txcore.backends.holdings import Holdings
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, TxcoreError
+from txcore.port import running
 from txcore.records import Checkpoint, ClaimEvent, Status
 from txcore_nats.control import missing_group
 from txcore_nats.membership import Membership
@@ -42,8 +43,7 @@ class LeaseClaim:
     def checkpoint(self, partition: int, checkpoint: Checkpoint) -> Future[None]:
         """See `Claim.checkpoint`; a plain put: the last one written is in force, from any writer."""
         self._require_open()
-        future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
+        future: Future[None] = running()
         shared = self._shared
 
         def ended(status: Status, error: TxcoreError | None, _ack: Any) -> None:
@@ -77,8 +77,7 @@ class LeaseClaim:
         with self._lock:
             if self._closing is not None:
                 return self._closing
-            closing: Future[None] = Future()
-            closing.set_running_or_notify_cancel()
+            closing: Future[None] = running()
             self._closing = closing
         self._holdings.close()
         self._shared.loop.call(lambda: self._membership.close(timeout_s, closing))

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from txcore.errors import BackendUnavailableError, ClosedError, ConfigError, DataLossError, TxcoreError
+from txcore.port import running
 from txcore.records import LogKind, LogRecord, Position
 from txcore_nats.codec import (
     MESSAGE_NOT_FOUND,
@@ -94,8 +95,7 @@ class LogReader:
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
         """Read single records again."""
-        future: Future[Mapping[Position, LogRecord]] = Future()
-        future.set_running_or_notify_cancel()
+        future: Future[Mapping[Position, LogRecord]] = running()
         shared = self._shared
 
         async def fetch() -> None:
@@ -121,8 +121,7 @@ class LogReader:
         """See `Reader.end`: after the stream's last message, or after a marker in the log if it is replicated."""
         if self._is_closed:
             raise ClosedError("this reader is closed")
-        asked: Future[Position] = Future()
-        asked.set_running_or_notify_cancel()
+        asked: Future[Position] = running()
         self._ends.add(asked)
         if self._is_closed:  # by the backend, since the call began
             self._fail_ends()

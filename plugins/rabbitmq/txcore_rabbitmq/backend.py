@@ -24,7 +24,7 @@ from txcore.errors import (
     UsageError,
 )
 from txcore.lifecycle import ClosedAtExit
-from txcore.port import Batch, Claim, failed
+from txcore.port import Batch, Claim, failed, running
 from txcore.records import (
     RECORD_OVERHEAD_MAX,
     Capabilities,
@@ -40,7 +40,7 @@ from txcore.records import (
 from txcore_rabbitmq.coalescing import log_properties
 from txcore_rabbitmq.codec import encode_marker, is_too_large
 from txcore_rabbitmq.connection import CLOSE_GRACE_S, Link, LoopThread
-from txcore_rabbitmq.control import GroupSetup, new_future, scan_checkpoints, verify_group
+from txcore_rabbitmq.control import GroupSetup, scan_checkpoints, verify_group
 from txcore_rabbitmq.ends import AUTHOR, MARKER_PREFIX, Ended, EndSearch
 from txcore_rabbitmq.guarantees import capabilities_of
 from txcore_rabbitmq.lanes import LOG_LANE, PROBE_LANE, Sending, StreamAbsentError
@@ -101,8 +101,8 @@ class RabbitmqBackend(ClosedAtExit):
             verify_group(group, partition_count)
         except ConfigError as error:
             return failed(error)
-        future: Future[int] = new_future()
-        made: Future[int] = new_future()
+        future: Future[int] = running()
+        made: Future[int] = running()
 
         def ended(made: Future[int]) -> None:
             error = made.exception()
@@ -141,7 +141,7 @@ class RabbitmqBackend(ClosedAtExit):
     def mark(self, group: str, partition: int, op: Op, claim: Claim | None = None) -> Future[Outcome]:  # noqa: ARG002
         """See `Backend.mark`."""
         self._enter()
-        future: Future[Outcome] = new_future()
+        future: Future[Outcome] = running()
         self._publishing.call(functools.partial(self._releaser.mark, group, partition, op, future, self._deadline_s()))
         return future
 
@@ -166,7 +166,7 @@ class RabbitmqBackend(ClosedAtExit):
     def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
         """See `Backend.load_checkpoint`; reads up to a marker of its own, as AMQP does not report a stream's end."""
         self._enter()
-        future: Future[Checkpoint | None] = new_future()
+        future: Future[Checkpoint | None] = running()
         nonce = self._nonce()
         scan = functools.partial(
             scan_checkpoints, self._reading_link, group, partition, nonce, future, self._options.control_timeout_s
@@ -190,7 +190,7 @@ class RabbitmqBackend(ClosedAtExit):
         is_mine = False
         with self._lock:
             if self._closing is None:
-                self._closing = new_future()
+                self._closing = running()
                 if self._pid is None or self._pid != os.getpid():
                     self._closing.set_result(None)  # no thread runs here; connections of a parent are not closed
                 else:
@@ -277,7 +277,7 @@ class RabbitmqBackend(ClosedAtExit):
         """Let *claim* compete after the group is known; while the broker cannot be reached, ask again."""
         if claim.is_closed or self._closing is not None:
             return
-        counted: Future[int] = new_future()
+        counted: Future[int] = running()
 
         def ended(counted: Future[int]) -> None:
             error = counted.exception()
@@ -315,7 +315,7 @@ class RabbitmqBackend(ClosedAtExit):
         self._publishing.call(functools.partial(self._publisher.send, sending))
 
     def _store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Future[None]:
-        future: Future[None] = new_future()
+        future: Future[None] = running()
 
         def stored(status: Status, error: TxcoreError | None) -> None:
             if status is Status.DURABLE:

@@ -29,13 +29,6 @@ GROUP_BYTES_MAX: Final = SHORT_STRING_BYTES_MAX - len(f"{NAME_PREFIX}..checkpoin
 T = TypeVar("T")
 
 
-def new_future() -> Future[T]:
-    """Return a Future that is marked running, so that a waiter cannot cancel it before a thread sets its result."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
 def verify_group(group: str, partition_count: int | None) -> None:
     """Refuse an invalid name of a group or number of partitions.
 

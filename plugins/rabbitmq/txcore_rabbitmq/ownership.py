@@ -15,6 +15,7 @@ from typing import Any, Final
 from txcore.backends.holdings import Holdings, State
 from txcore.clock import Clock
 from txcore.errors import ClosedError, TxcoreError
+from txcore.port import running
 from txcore.records import Checkpoint, ClaimEvent
 from txcore_rabbitmq.codec import Announcement
 from txcore_rabbitmq.connection import Link, LoopThread
@@ -103,8 +104,7 @@ class ExclusiveClaim:
         """Give the locks back, notify the others and close the connection; abort it if the broker does not answer."""
         with self._closing:  # the core and the backend may close it at the same time
             if self._closed is None:
-                self._closed = Future()
-                self._closed.set_running_or_notify_cancel()
+                self._closed = running()
                 self._loop.call(lambda: self._leave(timeout_s))
             return self._closed
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from txcore.errors import ClosedError, DataLossError, TxcoreError
+from txcore.port import running
 from txcore.records import LogRecord, Position
 from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.ends import EndSearch, is_end_marker
@@ -82,16 +83,14 @@ class StreamReader:
 
     def fetch(self, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
         """Read single records again."""
-        future: Future[Mapping[Position, LogRecord]] = Future()
-        future.set_running_or_notify_cancel()
+        future: Future[Mapping[Position, LogRecord]] = running()
         fetch = Fetch(self._link, self._stream, sorted(set(positions)), future)
         self._loop.call(lambda: self._link.fetch(fetch))
         return future
 
     def end(self) -> Future[Position]:
         """See `Reader.end`: one marker answers all calls before it is sent."""
-        future: Future[Position] = Future()
-        future.set_running_or_notify_cancel()
+        future: Future[Position] = running()
         self._loop.call(lambda: self._search.ask(future))
         return future
 
