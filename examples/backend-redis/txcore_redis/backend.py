@@ -13,7 +13,7 @@ from txcore.backends.exit_flush import run_beside
 from txcore.clock import SystemClock
 from txcore.errors import ClosedError, ConfigError, MessageRejectedError, UsageError
 from txcore.lifecycle import ClosedAtExit
-from txcore.port import Batch, Claim, failed
+from txcore.port import Batch, Claim, failed, running
 from txcore.records import (
     MARK_KINDS,
     Capabilities,
@@ -97,8 +97,7 @@ class RedisBackend(ClosedAtExit):
         """See `Backend.mark`; a CLAIM makes its token the newest of the partition."""
         self._enter()
         assert op.kind in MARK_KINDS
-        future: Future[Outcome] = Future()
-        future.set_running_or_notify_cancel()
+        future: Future[Outcome] = running()
         command = mark_command(group, partition, op, is_fenced=claim is not None)
         self._data.submit([command], lambda answers: future.set_result(outcome_of(answers[0], group, partition)))
         return future
@@ -127,9 +126,8 @@ class RedisBackend(ClosedAtExit):
         with self._lock:
             if self._closing is not None:
                 return self._closing
-            closing: Future[None] = Future()
+            closing: Future[None] = running()
             self._closing = closing
-        closing.set_running_or_notify_cancel()
         if self._pid not in {None, os.getpid()}:
             closing.set_result(None)  # the threads and connections are the parent's
         else:
@@ -138,7 +136,7 @@ class RedisBackend(ClosedAtExit):
 
     def _close(self, timeout_s: float, closing: Future[None]) -> None:
         try:
-            self._keeper.close()
+            self._keeper.heartbeat.close()
             for lane in (self._data, self._control, self._reading):
                 lane.close(timeout_s / 3)
         finally:

@@ -17,16 +17,16 @@ import msgspec
 
 from txcore.backends.checkpoint_record import decode_checkpoint, encode_checkpoint
 from txcore.backends.fair_share import Moves, fair_moves, fair_shares
+from txcore.backends.heartbeat import Heartbeat
 from txcore.backends.holdings import Holdings
 from txcore.clock import Clock
 from txcore.errors import ClosedError
-from txcore.port import resolved
+from txcore.port import resolved, running
 from txcore.records import Checkpoint, ClaimEvent
 from txcore_redis.errors import require_group
 from txcore_redis.lanes import Command, Lane
 from txcore_redis.scripts import BEAT, FREE, LOAD, MOVE, STORE, group_key, membership_keys
 
-BEATS_PER_LEASE: Final = 5
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -73,10 +73,9 @@ class RedisClaim:
         with self._lock:
             if self._closing is not None:
                 return self._closing
-            closing: Future[None] = Future()
+            closing: Future[None] = running()
             self._closing = closing
-            closing.set_running_or_notify_cancel()
-        self._keeper.forget(self)
+        self._keeper.heartbeat.forget(self)
         self._holdings.close()
         try:
             left: Future[Any] = self._keeper.lane.ask([FREE.call(self._keys, self._member, "all")], len)
@@ -141,7 +140,7 @@ class RedisClaim:
 
     def _freed(self, partition: int, _: object) -> None:
         self._holdings.freed(partition)
-        self._keeper.wake()
+        self._keeper.heartbeat.wake()
 
     def _require_open(self) -> None:
         if self._closing is not None:
@@ -149,58 +148,20 @@ class RedisClaim:
 
 
 class Keeper:
-    """The thread that keeps the heartbeats of one backend's claims; started with the first of them."""
+    """The lease, the clock and the lane of one backend's claims, and their heartbeat."""
 
     def __init__(self, lane: Lane, clock: Clock, lease_s: float) -> None:
         self.lane = lane
         self.clock = clock
         self.lease_s = lease_s
         self.lease_ms = round(lease_s * 1000)
-        self._claims: list[RedisClaim] = []
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self.heartbeat = Heartbeat("txcore-redis-heartbeat", lease_s)
 
     def join(self, group: str, member: str) -> RedisClaim:
         """Return a new claim whose first step is under way."""
         claim = RedisClaim(self, group, member)
-        claim.beat()
-        with self._lock:
-            self._claims.append(claim)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="txcore-redis-heartbeat", daemon=True)
-                self._thread.start()
+        self.heartbeat.add(claim)
         return claim
-
-    def forget(self, claim: RedisClaim) -> None:
-        """Stop the heartbeat of a claim."""
-        with self._lock:
-            self._claims.remove(claim)
-
-    def wake(self) -> None:
-        """Make every claim take a step now."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """Close every claim and stop the thread; does not wait for the server."""
-        self._is_closed = True
-        with self._lock:
-            claims = list(self._claims)
-        for claim in claims:
-            claim.close(0)
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._is_closed:
-            self._wake.wait(self.lease_s / BEATS_PER_LEASE)
-            self._wake.clear()
-            with self._lock:
-                claims = list(self._claims)
-            for claim in claims:
-                claim.beat()
 
 
 def load_checkpoint(lane: Lane, group: str, partition: int) -> Future[Checkpoint | None]:

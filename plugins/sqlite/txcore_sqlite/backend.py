@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, ConfigError, TxcoreError, UsageError
 from txcore.lifecycle import ClosedAtExit
-from txcore.port import Batch, Claim, failed, resolved
+from txcore.port import Batch, Claim, failed, resolved, running
 from txcore.records import (
     MARK_KINDS,
     Capabilities,
@@ -124,7 +124,7 @@ class SqliteBackend(ClosedAtExit):
         """See `Backend.mark`; a CLAIM makes its token the owner of the partition in the same transaction."""
         self._enter()
         assert op.kind in MARK_KINDS
-        future = _running()
+        future = running()
         self._writer.submit(MarkWork(group, partition, op, claim is not None, self._deadline_s(), future))
         return future
 
@@ -156,7 +156,7 @@ class SqliteBackend(ClosedAtExit):
         """See `Backend.close`; claims leave their groups, so that others take over at once."""
         with self._lock:
             if self._closing is None:
-                self._closing = _running()
+                self._closing = running()
                 if self._pid is not None and self._pid != os.getpid():
                     self._closing.set_result(None)  # the threads and connections are the parent's
                 else:
@@ -168,7 +168,7 @@ class SqliteBackend(ClosedAtExit):
 
     def _close(self, timeout_s: float, future: Future[None]) -> None:
         try:
-            self._keeper.close()
+            self._keeper.heartbeat.close()
             self._writer.close(timeout_s)
             self._store.close()
         finally:
@@ -189,18 +189,12 @@ class SqliteBackend(ClosedAtExit):
         return self._submit_call(call)
 
     def _submit_call(self, call: Callable[[sqlite3.Connection, int], Any]) -> Future[Any]:
-        future = _running()
+        future = running()
         self._writer.submit(CallWork(call, self._deadline_s(), future))
         return future
 
     def _deadline_s(self) -> float:
         return self.clock.elapsed_s() + self.options.busy_timeout_s
-
-
-def _running() -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
 
 
 def _ensure_group(connection: sqlite3.Connection, group: str, asked: int | None, default: int) -> int:

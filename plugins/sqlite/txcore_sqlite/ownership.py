@@ -13,16 +13,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from txcore.backends.fair_share import fair_moves, fair_shares
+from txcore.backends.heartbeat import Heartbeat
 from txcore.backends.holdings import Holdings
 from txcore.clock import Clock
-from txcore.errors import ClosedError, ConfigError, TxcoreError, UsageError
-from txcore.port import resolved
+from txcore.errors import ClosedError, ConfigError, TxcoreError
+from txcore.port import resolved, running
 from txcore.records import Checkpoint, ClaimEvent, Position
-
-BEATS_PER_LEASE: Final = 5
 
 
 class Submit(Protocol):
@@ -90,12 +89,11 @@ class SqliteClaim:
         with self._lock:
             if self._closing is not None:
                 return self._closing
-            closing: Future[None] = Future()
+            closing: Future[None] = running()
             self._closing = closing
-            closing.set_running_or_notify_cancel()
             self._holdings.close()
         group, member = self.group, self.member
-        self._keeper.forget(self)
+        self._keeper.heartbeat.forget(self)
         left = self._freeing(lambda connection, _: _leave(connection, group, member))
         left.add_done_callback(lambda _: self._left(closing))
         return closing
@@ -134,11 +132,11 @@ class SqliteClaim:
 
     def _freed(self, partition: int) -> None:
         self._holdings.freed(partition)
-        self._keeper.wake()
+        self._keeper.heartbeat.wake()
 
     def _left(self, closing: Future[None]) -> None:
         closing.set_result(None)
-        self._keeper.wake()
+        self._keeper.heartbeat.wake()
 
     def _require_open(self) -> None:
         if self._closing is not None:
@@ -146,17 +144,13 @@ class SqliteClaim:
 
 
 class Keeper:
-    """The thread that keeps the heartbeats of one backend's claims; started with the first of them."""
+    """The lease, the clock and the writer of one backend's claims, and their heartbeat."""
 
     def __init__(self, lease_s: float, clock: Clock, submit: Submit) -> None:
         self.lease_ms = round(lease_s * 1000)
         self.submit = submit
+        self.heartbeat = Heartbeat("txcore-sqlite-heartbeat", lease_s)
         self._clock = clock
-        self._claims: list[SqliteClaim] = []
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._is_closed = False
 
     def now_ms(self) -> int:
         """Return the wall clock that all leases use, in milliseconds."""
@@ -165,45 +159,9 @@ class Keeper:
     def join(self, group: str, member: str) -> SqliteClaim:
         """Return a new claim whose first step is under way."""
         claim = SqliteClaim(self, group, member)
-        claim.beat()
-        with self._lock:
-            self._claims.append(claim)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="txcore-sqlite-heartbeat", daemon=True)
-                self._thread.start()
-        self.wake()
+        self.heartbeat.add(claim)
+        self.heartbeat.wake()
         return claim
-
-    def forget(self, claim: SqliteClaim) -> None:
-        """Stop the heartbeat of a claim."""
-        with self._lock:
-            if claim in self._claims:
-                self._claims.remove(claim)
-
-    def wake(self) -> None:
-        """Make every claim take a step now."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """Close every claim and stop the thread; returns at once."""
-        self._is_closed = True
-        with self._lock:
-            claims = list(self._claims)
-        for claim in claims:
-            claim.close(0)
-        self._wake.set()
-
-    def _run(self) -> None:
-        while not self._is_closed:
-            self._wake.wait(self.lease_ms / 1000 / BEATS_PER_LEASE)
-            self._wake.clear()
-            with self._lock:
-                claims = list(self._claims)
-            try:
-                for claim in claims:
-                    claim.beat()
-            except UsageError:
-                return  # the backend is closed
 
 
 def take_step(connection: sqlite3.Connection, group: str, member: str, now_ms: int, lease_ms: int) -> Standing:
