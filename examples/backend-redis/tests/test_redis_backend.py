@@ -15,6 +15,7 @@ from txcore_conformance.required import obtained
 from txcore_redis import GUARANTEES, PLUGIN
 from txcore_redis.errors import failure_of
 from txcore_redis.options import Options, parse_url
+from txcore_redis.ownership import RedisClaim
 from txcore_redis.scripts import appended_ms_of, id_of, position_of
 from txcore_redis.testing import RedisBroker, RedisHarness
 
@@ -175,6 +176,23 @@ def test_a_read_that_took_too_long_asks_for_less(kit, harness):
     with harness.broker.paused(), pytest.raises(BackendUnavailableError):
         reader.read(4)
     assert [len(reader.read(4)) for _ in range(3)] == [2, 2, 0]
+
+
+def test_a_member_that_expires_between_its_heartbeat_and_its_move_goes_on(kit, harness, monkeypatch):
+    """The view after the move has no member then; the next heartbeat brings the member back."""
+    compute, expired = RedisClaim._moves, []
+
+    def expire_and_compute(claim, *view):
+        if not expired:
+            expired.append(harness.expire_member(kit.group, "alone"))
+        return compute(claim, *view)
+
+    monkeypatch.setattr(RedisClaim, "_moves", expire_and_compute)
+    claim = kit.open().claim(kit.group, "alone")
+    held = set()
+    kit.until(lambda: held.update(event.partition for event in claim.poll()) or held, "the partitions")
+    assert expired
+    kit.wait(claim.close(kit.timeout_s))
 
 
 class TlsBroker(RedisBroker):

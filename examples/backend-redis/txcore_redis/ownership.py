@@ -108,11 +108,12 @@ class RedisClaim:
             owners = {int(each): owner.decode() for each, owner in zip(owned[::2], owned[1::2], strict=True)}
             mine = {partition for partition, owner in owners.items() if owner == self._member}
             self._apply(sent_s + self._keeper.lease_s, mine, revoked)
-            moves = self._moves(int(count), sorted(members), owners, revoked)
-            if not is_last and (moves.take or moves.give_up):
-                command = MOVE.call(self._keys, self._member, self._keeper.lease_ms, _encode(moves))
-                self._ask(command, sent_s, is_last=True)
-                return
+            if not is_last:  # a heartbeat's own view: this member is in it
+                moves = self._moves(int(count), sorted(members), owners, revoked)
+                if moves.take or moves.give_up:
+                    command = MOVE.call(self._keys, self._member, self._keeper.lease_ms, _encode(moves))
+                    self._ask(command, sent_s, is_last=True)
+                    return
         self._is_beating = False
 
     def _apply(self, until_s: float, mine: set[int], revoked: set[int]) -> None:
@@ -136,7 +137,7 @@ class RedisClaim:
         held_counts = {name: held.count(name) for name in (member.decode() for member in members)}
         mine = [partition for partition, owner in owners.items() if owner == self._member and partition not in revoked]
         free = [partition for partition in range(count) if partition not in owners]
-        return fair_moves(mine, free, fair_shares(held_counts, count).get(self._member, len(mine)))
+        return fair_moves(mine, free, fair_shares(held_counts, count)[self._member])
 
     def _freed(self, partition: int, _: object) -> None:
         self._holdings.freed(partition)
