@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 from txcore.errors import BackendNotInstalledError, ConfigError
 from txcore.findings import Examination, Request
 from txcore.guarantees import BrokerObject, Guarantees
+from txcore.permissions import Access
 from txcore.port import Backend
 
 Part: TypeAlias = str | Callable[..., Any]
@@ -36,6 +37,7 @@ class BackendPlugin:
         driver_module: The module of that distribution.
         examination: Part: (settings, Request) -> Examination; the checks of a live broker, for `txcore doctor`.
         objects: Part: (settings, group, partition count or 0) -> Sequence[BrokerObject]; offline, for `txcore topics`.
+        permissions: Part: (settings, Access) -> str; a user's rights to paste, offline, for `txcore permissions`.
         consumer: Part: (settings, topic, group) -> a plain consumer of the topic, for `txcore demo`.
 
     Raises:
@@ -51,6 +53,7 @@ class BackendPlugin:
     driver_module: str = ""
     examination: Part | None = None
     objects: Part | None = None
+    permissions: Part | None = None
     consumer: Part | None = None
 
     def __post_init__(self) -> None:
@@ -104,6 +107,17 @@ class BackendPlugin:
         """
         return cast("Sequence[BrokerObject] | None", self._call("objects", url, group, partition_count))
 
+    def permissions_of(self, url: str, access: Access) -> str | None:
+        """Return the rights of a user, without a server, or None where the plugin prints none.
+
+        The text has the broker's own form: what an operator pastes into its shell or its configuration.
+
+        Raises:
+            BackendNotInstalledError, ConfigError: as `connect`.
+            UsageError: a name in *access* cannot be that of a group or a target on this broker.
+        """
+        return cast("str | None", self._call("permissions", url, access))
+
     def open_consumer(self, url: str, topic: str, group: str) -> Any:
         """Return a plain consumer of *topic*, which is made if it is missing, or None when the plugin has none.
 
@@ -142,5 +156,7 @@ _KINDS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         "a sequence of Guarantees",
     ),
     **dict.fromkeys(("driver", "driver_module"), (lambda value: isinstance(value, str), "a text")),
-    **dict.fromkeys(("examination", "objects", "consumer"), (lambda value: value is None or _is_part(value), _PART)),
+    **dict.fromkeys(
+        ("examination", "objects", "permissions", "consumer"), (lambda value: value is None or _is_part(value), _PART)
+    ),
 }

@@ -34,6 +34,13 @@ def test_misuse_is_one_sentence(txcore, arguments, words):
     assert (ran.status, ran.output) == (2, "")
 
 
+def test_permissions_of_a_broker_without_users_are_misuse(txcore):
+    """A broker that has no users of its own has no permissions to print; nothing is opened."""
+    ran = txcore("permissions", "sqlite", "--group", "orders", "--role", "checker")
+    assert "sqlite has no users of its own" in ran.sentence
+    assert (ran.status, ran.output) == (2, "")
+
+
 def test_unreachable_database_is_one_sentence_without_its_password(txcore):
     """The sentence has the database's own reason, without the password."""
     ran = txcore("demo", "--database", "postgresql+psycopg://shop:hidden@127.0.0.1:1/shop")

@@ -15,7 +15,7 @@ from txcore.plugin import BackendPlugin
 from txcore.registry import known_schemes, plugin_for
 
 PLUGIN = BackendPlugin(scheme="acme", parse_url=len, backend=lambda size: ("backend", size))
-PARTS = ("backend", "examination", "objects", "consumer")
+PARTS = ("backend", "examination", "objects", "permissions", "consumer")
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,12 @@ def test_parts_get_the_settings_of_the_url_and_may_be_absent():
     calls = (
         lambda plugin: plugin.examine("acme://", "request"),
         lambda plugin: plugin.describe_group("acme://", "group", 3),
+        lambda plugin: plugin.permissions_of("acme://", "access"),
         lambda plugin: plugin.open_consumer("acme://", "topic", "group"),
     )
-    assert [call(PLUGIN) for call in calls] == [None, None, None]
+    assert [call(PLUGIN) for call in calls] == [None, None, None, None]
     whole = replace(PLUGIN, **dict.fromkeys(PARTS[1:], lambda *given: given))
-    assert [call(whole) for call in calls] == [(7, "request"), (7, "group", 3), (7, "topic", "group")]
+    assert [call(whole) for call in calls] == [(7, "request"), (7, "group", 3), (7, "access"), (7, "topic", "group")]
 
 
 def test_a_part_is_imported_when_it_is_called():

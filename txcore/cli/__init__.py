@@ -32,7 +32,7 @@ def build_app() -> Typer:
         from typer import Typer  # noqa: PLC0415
     except ImportError as error:
         raise BackendNotInstalledError("txcore", "typer and rich", "cli") from error
-    from txcore.cli import audit, backends, checker, config, version  # noqa: PLC0415
+    from txcore.cli import audit, backends, checker, config, permissions, version  # noqa: PLC0415
     from txcore.cli.demo import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415
     from txcore.cli.operating import commands as operating  # noqa: PLC0415
@@ -51,6 +51,7 @@ def build_app() -> Typer:
     app.add_typer(config.config)
     app.add_typer(audit.audit)
     operating.add_to(app)
+    app.command("permissions")(permissions.permissions)
     app.command("doctor")(doctor)
     return app
 

@@ -1,0 +1,40 @@
+"""`txcore permissions`: a user's rights on the broker, in the broker's own form, ready to paste."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txcore.errors import UsageError
+from txcore.permissions import Access, Role
+from txcore.registry import known_schemes, plugin_for
+
+
+def permissions(
+    broker: Annotated[str, typer.Argument(help="The broker's URL with its options, or only its kind, such as kafka.")],
+    group: Annotated[str, typer.Option(help="The producer group.")],
+    role: Annotated[Role, typer.Option(help="The user's programs.")],
+    user: Annotated[str, typer.Option(help="The user's name on the broker; the group's by default.")] = "",
+    targets: Annotated[list[str] | None, typer.Option("--target", help="A target topic; repeat it for others.")] = None,
+    partitions: Annotated[int, typer.Option(min=0, help="The group's; 0 takes the URL's.")] = 0,
+    *,
+    creates: Annotated[bool, typer.Option("--create", help="Also the right to create the group's objects.")] = False,
+) -> None:
+    """Print the rights that a user of one group needs on the broker, and no others; asks no server.
+
+    Exit code: 0, 2 misuse.
+    """
+    url = f"{broker}://localhost" if broker in known_schemes() else broker
+    access = Access(
+        user=user or group,
+        group=group,
+        role=role,
+        partition_count=partitions,
+        targets=tuple(dict.fromkeys(targets or ())),
+        creates=creates,
+    )
+    text = plugin_for(url).permissions_of(url, access)
+    if text is None:
+        raise UsageError(f"{url.partition(':')[0]} has no users of its own, so it has no permissions either")
+    typer.echo(text.rstrip())
