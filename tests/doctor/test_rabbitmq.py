@@ -165,8 +165,12 @@ def test_message_size(line, broker, start, broker_line):
 
 
 @pytest.mark.breaks("rabbitmq.streams")
-def test_streams(line, group, channel, broker, broker_line):
-    """The doctor fails if a stream was deleted, or if the group does not exist."""
+def test_streams(line, group, channel, broker, broker_line, make_group):
+    """The doctor fails if an exchange or a stream was deleted, or if the group does not exist."""
+    line("OK", "8 streams of 2 partitions")
+    channel.exchange_delete(f"txc.{group}.checks")
+    line("FAIL", f"missing: exchange txc.{group}.checks", "txcore topics create")
+    make_group(broker.url, group, 2)
     line("OK", "8 streams of 2 partitions")
     channel.queue_delete(f"txc.{group}.op.1")
     line("FAIL", f"1 of 8 streams are missing: txc.{group}.op.1")

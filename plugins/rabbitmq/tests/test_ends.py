@@ -9,7 +9,7 @@ from txcore_conformance import raw
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import Answers, Kit, error_of
 from txcore_conformance.memory import MemoryHarness
-from txcore_rabbitmq.names import log_name
+from txcore_rabbitmq.names import log_exchange, log_name
 from txcore_rabbitmq.testing import connect
 
 from txcore import wire
@@ -25,7 +25,7 @@ def records_of(kit, kind):
         channel = connection.channel()
         channel.basic_qos(prefetch_count=1_000)
         name = log_name(kit.group, kind, 0)
-        channel.basic_publish("", name, b"last")
+        channel.basic_publish(log_exchange(kit.group, kind), name, b"last")
         channel.basic_consume(
             name,
             lambda _channel, _method, properties, body: found.append((properties.message_id, body)),

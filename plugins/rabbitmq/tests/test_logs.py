@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import error_of
-from txcore_rabbitmq.names import checkpoint_name, log_name, stream_arguments
+from txcore_rabbitmq.lanes import StreamAbsentError
+from txcore_rabbitmq.names import checkpoint_name, checks_name, log_exchange, log_name, logs_name, stream_arguments
 from txcore_rabbitmq.options import Options
 from txcore_rabbitmq.testing import connect
 
@@ -90,6 +91,39 @@ def test_a_group_that_was_made_in_part_is_completed(kit):
         channel.queue_declare(name, durable=True, arguments=arguments)
     assert kit.wait(kit.backend.ensure_group(group, 2)) == 2
     channel.queue_declare(log_name(group, LogKind.HALF, 0), passive=True)
+
+
+def test_a_group_without_exchanges_gets_them_with_the_next_start(kit):
+    """A group from before its exchanges gets them, bound, from the next `ensure_group`; what it holds stays."""
+    first = raw.half(kit, kit.queue())
+    raw.append(kit, first)
+    channel = kit.channel()
+    for name in (logs_name(kit.group), checks_name(kit.group)):
+        channel.exchange_delete(name)
+    later = kit.connect()
+    assert raw.statuses(raw.append(kit, raw.half(kit, kit.queue()), backend=later)) == [Status.DURABLE]
+    assert raw.statuses(raw.release(kit, raw.discard(first), backend=later)) == [Status.DURABLE]
+    assert kit.wait(later.load_checkpoint(kit.group, 1)) is None
+    assert raw.read(kit, LogKind.HALF, lambda found: len(found) > 1, backend=later)[0].body == first.body
+
+
+@pytest.mark.parametrize("kind", [LogKind.HALF, LogKind.PARKED])
+def test_a_deleted_exchange_is_named_with_its_cure(kit, kind):
+    """Records for a deleted exchange are refused with the name and the command that makes it; then they are stored."""
+    half = raw.half(kit, kit.queue())
+    assert raw.statuses(raw.append(kit, half)) == [Status.DURABLE]
+    kit.channel().exchange_delete(log_exchange(kit.group, kind))
+
+    def outcome():
+        return raw.append(kit, half)[0] if kind is LogKind.HALF else raw.release(kit, raw.discard(half))[0]
+
+    outcome()  # shows it to this connection; whether this record is stored is unknown
+    refused = outcome()
+    assert (refused.status, type(refused.error)) == (Status.REFUSED, StreamAbsentError)
+    assert log_exchange(kit.group, kind) in str(refused.error)
+    assert "txcore topics create" in str(refused.error)
+    kit.connect()
+    assert outcome().status is Status.DURABLE
 
 
 @pytest.mark.parametrize(("group", "count"), [("", 1), ("g" * 300, 1), ("fine", 0), ("fine", 5_000)])
@@ -227,7 +261,7 @@ def test_the_last_checkpoint_of_many_is_loaded(kit):
         claim.checkpoint(0, Checkpoint(Position(number), None, b"t" * 16, b"n" * 3_000))
     last = Checkpoint(Position(7), Position(9), b"t" * 16, b"note")
     kit.wait(claim.checkpoint(0, last))
-    kit.channel().basic_publish("", queue, b"of a newer plugin")
+    kit.channel().basic_publish(checks_name(kit.group), queue, b"of a newer plugin")
     assert [kit.wait(backend.load_checkpoint(kit.group, 0)) for backend in (kit.backend, kit.open())] == [last, last]
     kit.wait(claim.close(5.0))
 

@@ -38,13 +38,13 @@ from txcore.records import (
     Status,
 )
 from txcore_rabbitmq.coalescing import log_properties
-from txcore_rabbitmq.codec import encode_marker, is_too_large
+from txcore_rabbitmq.codec import encode_marker, is_forbidden, is_too_large
 from txcore_rabbitmq.connection import CLOSE_GRACE_S, Link, LoopThread
 from txcore_rabbitmq.control import GroupSetup, scan_checkpoints, verify_group
 from txcore_rabbitmq.ends import AUTHOR, MARKER_PREFIX, Ended, EndSearch
 from txcore_rabbitmq.guarantees import capabilities_of
-from txcore_rabbitmq.lanes import LOG_LANE, PROBE_LANE, Sending, StreamAbsentError
-from txcore_rabbitmq.names import NOWHERE, checkpoint_name, log_name
+from txcore_rabbitmq.lanes import LaneKey, Sending, StreamAbsentError
+from txcore_rabbitmq.names import NOWHERE, checkpoint_name, checks_name, log_exchange, log_name, logs_name
 from txcore_rabbitmq.options import Options
 from txcore_rabbitmq.ownership import ExclusiveClaim
 from txcore_rabbitmq.publishing import Publisher
@@ -113,7 +113,7 @@ class RabbitmqBackend(ClosedAtExit):
             if self._is_size_verified:
                 future.set_result(made.result())
             else:
-                self._probe_size(made.result(), future)
+                self._probe_size(group, made.result(), future)
 
         made.add_done_callback(ended)
         setup = GroupSetup(self._reading_link, self._options, group, partition_count, made)
@@ -178,7 +178,8 @@ class RabbitmqBackend(ClosedAtExit):
             else:
                 future.set_exception(error or OutcomeUnknownError("no answer"))
 
-        self._send_record(group, partition, checkpoint_name(group, partition), encode_marker(nonce), marked)
+        stream = checkpoint_name(group, partition)
+        self._send_record(group, partition, checks_name(group), stream, encode_marker(nonce), marked)
         return future
 
     def poll(self, *_: object, **__: object) -> bool:
@@ -293,11 +294,12 @@ class RabbitmqBackend(ClosedAtExit):
         setup = GroupSetup(self._reading_link, self._options, group, None, counted, must_exist=True)
         self._reading.call(setup.start)
 
-    def _probe_size(self, count: int, future: Future[int]) -> None:
+    def _probe_size(self, group: str, count: int, future: Future[int]) -> None:
         """Publish the largest record to a key without a queue: it is returned, or the broker reports a lower limit.
 
         AMQP does not report the limit, and a larger message later would close the channel of all messages under way. If
-        the broker accepts no messages now (an alarm), the size is not verified yet.
+        the broker accepts no messages now (an alarm), the size is not verified yet. The lane is not that of the logs,
+        as the broker may close it.
         """
 
         def ended(_status: Status, error: TxcoreError | None) -> None:
@@ -305,13 +307,16 @@ class RabbitmqBackend(ClosedAtExit):
                 text = f"the broker takes less than body_size_max={self._options.body_size_max}: {error}"
                 future.set_exception(ConfigError(text, key="body_size_max"))
                 return
+            if error is not None and error.__cause__ is not None and is_forbidden(error.__cause__):
+                future.set_exception(error)
+                return
             self._is_size_verified = isinstance(error, MessageRejectedError)
             if not self._is_size_verified:
                 _log.warning("rabbitmq.size_not_verified", extra={"reason": str(error)})
             future.set_result(count)
 
         body = bytes(self._options.body_size_max + RECORD_OVERHEAD_MAX)
-        sending = Sending(PROBE_LANE, NOWHERE, body, self._deadline_s(), ended, is_urgent=True)
+        sending = Sending(LaneKey(logs_name(group)), NOWHERE, body, self._deadline_s(), ended, is_urgent=True)
         self._publishing.call(functools.partial(self._publisher.send, sending))
 
     def _store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Future[None]:
@@ -325,7 +330,7 @@ class RabbitmqBackend(ClosedAtExit):
 
         self._enter()
         stream = checkpoint_name(group, partition)
-        self._send_record(group, partition, stream, encode_checkpoint(checkpoint), stored)
+        self._send_record(group, partition, checks_name(group), stream, encode_checkpoint(checkpoint), stored)
         return future
 
     def _end_search(self, group: str, kind: LogKind, partition: int) -> EndSearch:
@@ -333,26 +338,25 @@ class RabbitmqBackend(ClosedAtExit):
         stream = log_name(group, kind, partition)
 
         def append(message_id: str, body: bytes, end: Ended) -> None:
-            self._send_record(group, partition, stream, body, end, message_id=message_id)
+            exchange = log_exchange(group, kind)
+            self._send_record(group, partition, exchange, stream, body, end, message_id=message_id)
 
         body = wire.encode_end_marker(group, kind, partition, nonce, AUTHOR)
         timeout_s = self._options.control_timeout_s
         return EndSearch(self._reading_link, stream, append, body, f"{MARKER_PREFIX}{nonce.hex()}", timeout_s)
 
     def _send_record(
-        self, group: str, partition: int, stream: str, body: bytes, end: Ended, *, message_id: str = ""
+        self, group: str, partition: int, exchange: str, stream: str, body: bytes, end: Ended, *, message_id: str = ""
     ) -> None:
         """Append one record to a stream of a group; a group that does not exist is a ConfigError."""
 
         def ended(status: Status, error: TxcoreError | None) -> None:
             if isinstance(error, StreamAbsentError) and not self._releaser.knows(group, partition):
-                error = ConfigError(
-                    f"group {group!r} has no partition {partition} here; call ensure_group", key="group"
-                )
+                error = ConfigError(f"group {group!r} has no usable partition {partition} here: {error}", key="group")
             end(status, error)
 
         sending = Sending(
-            LOG_LANE,
+            LaneKey(exchange, is_log=True),
             stream,
             body,
             self._deadline_s(),

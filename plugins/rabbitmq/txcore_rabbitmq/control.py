@@ -7,18 +7,28 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from txcore.errors import ConfigError, TxcoreError, WireFormatError
 from txcore.records import Checkpoint, LogKind
-from txcore_rabbitmq.codec import decode_checkpoint_or_marker, different_setting, is_missing, translate
+from txcore_rabbitmq.codec import (
+    decode_checkpoint_or_marker,
+    different_setting,
+    is_forbidden,
+    is_missing,
+    translate,
+)
 from txcore_rabbitmq.names import (
     AGE_ARGUMENT,
+    LOG_EXCHANGE_TYPE,
     NAME_PREFIX,
     SHORT_STRING_BYTES_MAX,
     checkpoint_name,
+    checks_name,
     log_name,
+    logs_name,
     stream_arguments,
+    stream_exchanges,
 )
 from txcore_rabbitmq.options import PARTITION_COUNT_MAX, Options
 from txcore_rabbitmq.streams import ReadingLink, Scan
@@ -43,11 +53,20 @@ def verify_group(group: str, partition_count: int | None) -> None:
         )
 
 
-class GroupSetup:
-    """The creation or verification of a group's streams, one declaration at a time; on the reading loop's thread.
+class _Step(NamedTuple):
+    """The declaration of a stream that is bound to *exchange*, or of an exchange, which has no *arguments*."""
 
-    Partition 0 is created last, so that it exists only if all others do. With *must_exist* no stream is created and no
-    settings are verified; a missing group is a ConfigError.
+    name: str
+    exchange: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+class GroupSetup:
+    """The creation or verification of a group's exchanges and streams; on the reading loop's thread.
+
+    Partition 0 is created last, so that it exists only if all others do. With *must_exist* nothing is created and no
+    settings are verified; a missing group is a ConfigError. A user without the right to create gets an existing group
+    without a comparison of its settings.
     """
 
     def __init__(
@@ -67,7 +86,8 @@ class GroupSetup:
         self._must_exist = must_exist
         self._future = future
         self._found = 0
-        self._steps: deque[tuple[str, dict[str, Any]]] = deque()
+        self._is_new = self._is_looking = False
+        self._steps: deque[_Step] = deque()
         self._channel: Any = None
 
     def start(self) -> None:
@@ -97,23 +117,35 @@ class GroupSetup:
     def _closed(self, _channel: Any, error: BaseException) -> None:
         if self._future.done():
             return
-        if is_missing(error) and not self._steps:
+        if self._is_looking and is_missing(error):
+            self._fail(
+                ConfigError(
+                    f"group {self._group!r} has no exchange {logs_name(self._group)!r}, which this user may not "
+                    "create; `txcore topics create` makes it, under a user that may create",
+                    key="group",
+                )
+            )
+        elif is_missing(error) and not self._steps:
             self._plan()
         elif self._steps and self._is_old_parked(error):
             _log.warning(
                 "rabbitmq.parked_expires",
-                extra={"stream": self._steps[0][0], "reason": getattr(error, "reply_text", "")},
+                extra={"stream": self._steps[0].name, "reason": getattr(error, "reply_text", "")},
             )
-            self._steps.popleft()
-            self._with_channel(self._declare)  # a half stream is always left to declare, as it comes last
+            self._with_channel(self._bind)
+        elif self._steps and is_forbidden(error) and not self._is_new:
+            _log.info("rabbitmq.not_compared", extra={"group": self._group, "reason": getattr(error, "reply_text", "")})
+            self._steps.clear()
+            self._is_looking = True
+            self._with_channel(self._look)
         else:
             self._fail(translate(error, f"group {self._group!r}"))
 
     def _is_old_parked(self, error: BaseException) -> bool:
         """Return whether this is a parked stream created before 0.1, with an age, which it keeps; the doctor warns."""
-        name = self._steps[0][0]
-        is_parked = name == log_name(self._group, LogKind.PARKED, int(name.rpartition(".")[2]))
-        return is_parked and different_setting(error) == AGE_ARGUMENT
+        name, exchange, _ = self._steps[0]
+        is_parked = exchange and name == log_name(self._group, LogKind.PARKED, int(name.rpartition(".")[2]))
+        return bool(is_parked) and different_setting(error) == AGE_ARGUMENT
 
     def _plan(self) -> None:
         asked, found = self._asked, self._found
@@ -131,21 +163,46 @@ class GroupSetup:
             else:
                 self._fail(ConfigError(f"there is no group {self._group!r}; call ensure_group first", key="group"))
             return
+        self._is_new = not found
         self._found = count = found or asked or self._options.partitions
+        self._steps.extend(map(_Step, (checks_name(self._group), logs_name(self._group))))
         for partition in reversed(range(count)):
-            self._steps.extend(stream_arguments(self._options, self._group, partition).items())
+            exchanges = stream_exchanges(self._group, partition)
+            for name, arguments in stream_arguments(self._options, self._group, partition).items():
+                self._steps.append(_Step(name, exchanges[name], arguments))
         self._with_channel(self._declare)
 
     def _declare(self) -> None:
-        if not self._future.done():
-            name, arguments = self._steps[0]
-            self._channel.queue_declare(name, durable=True, arguments=arguments, callback=self._declared)
+        if self._future.done():
+            return
+        name, exchange, arguments = self._steps[0]
+        if exchange:
+            self._channel.queue_declare(name, durable=True, arguments=arguments, callback=self._bind)
+        else:
+            self._channel.exchange_declare(name, LOG_EXCHANGE_TYPE, durable=True, callback=self._next)
 
-    def _declared(self, _frame: Any) -> None:
+    def _bind(self, _frame: Any = None) -> None:
+        """Bind the declared stream; only the answer to the last binding is awaited, as it comes after the others."""
+        name, exchange, _ = self._steps[0]
+        is_last = len(self._steps) == 1
+        self._channel.queue_bind(name, exchange, name, callback=self._next if is_last else None)
+        if not is_last:
+            self._next()
+
+    def _next(self, _frame: Any = None) -> None:
         self._steps.popleft()
         if self._steps:
             self._declare()
-        elif not self._future.done():
+        else:
+            self._done()
+
+    def _look(self) -> None:
+        """Ask for the exchange that is declared last, as this user may not declare it."""
+        if not self._future.done():
+            self._channel.exchange_declare(logs_name(self._group), passive=True, callback=self._done)
+
+    def _done(self, _frame: Any = None) -> None:
+        if not self._future.done():
             self._future.set_result(self._found)
             self._channel.close()
 

@@ -27,8 +27,8 @@ from txcore.findings import (
     warn,
 )
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
-from txcore_rabbitmq.codec import different_setting, parse_topic
-from txcore_rabbitmq.doctor_access import RabbitmqSubject, publish_nowhere
+from txcore_rabbitmq.codec import different_setting, is_forbidden, parse_topic
+from txcore_rabbitmq.doctor_access import RabbitmqSubject
 from txcore_rabbitmq.names import AGE_ARGUMENT, HEADERS_BYTES_MAX, log_name
 from txcore_rabbitmq.options import Options
 
@@ -95,8 +95,8 @@ def _alarm(subject: RabbitmqSubject) -> Finding:
     with subject.channel() as channel:
         channel.confirm_delivery()
         try:
-            publish_nowhere(channel, b"")
-            publish_nowhere(channel, b"")  # a connection is blocked only after it has published
+            subject.publish_nowhere(channel, b"")
+            subject.publish_nowhere(channel, b"")  # a connection is blocked only after it has published
         except exceptions.ConnectionBlockedTimeout:
             return fail(
                 "the broker blocks publishers: a memory or disk alarm is on",
@@ -110,8 +110,10 @@ def _message_size(subject: RabbitmqSubject) -> Finding:
     with subject.channel() as channel:
         channel.confirm_delivery()
         try:
-            publish_nowhere(channel, bytes(record))
+            subject.publish_nowhere(channel, bytes(record))
         except exceptions.ChannelClosedByBroker as error:
+            if is_forbidden(error):
+                raise UntoldError(error.reply_text) from error
             return fail(
                 f"a record of {size(record)} is refused: {error.reply_text}",
                 f"max_message_size = {record} or more in rabbitmq.conf, or a smaller body_size_max in the URL",
@@ -127,6 +129,9 @@ def _streams(subject: RabbitmqSubject) -> Finding:
     if missing:
         text = f"{len(missing)} of {len(subject.streams)} streams are missing: {shortened(missing)}"
         return fail(f"{text}; what they held is lost", "restart a producer of the group: it makes them again")
+    if subject.missing_exchanges:
+        text = f"missing: exchange {shortened(subject.missing_exchanges)}; nothing can be published to the streams"
+        return fail(text, "txcore topics create, under a user that may create")
     return ok(f"{len(subject.streams)} streams of {counted(subject.partition_count, 'partition')} are there")
 
 
@@ -170,6 +175,8 @@ def _refused_arguments(subject: RabbitmqSubject) -> dict[str, exceptions.Channel
             try:
                 channel.queue_declare(name, durable=True, arguments=arguments)
             except exceptions.ChannelClosedByBroker as error:
+                if is_forbidden(error):
+                    raise UntoldError(error.reply_text, "run the doctor under a user that may create") from error
                 refused[name] = error
     return refused
 
@@ -296,7 +303,7 @@ CHECKS: Final = (
     Check("rabbitmq.frame-max", "a frame holds all headers of a message", _frame_max),
     Check("rabbitmq.alarm", "publishers are not blocked", _alarm),
     Check("rabbitmq.message-size", "the largest record is taken", _message_size, needs="rabbitmq.alarm"),
-    Check("rabbitmq.streams", "each partition has its streams", _streams),
+    Check("rabbitmq.streams", "the group has its exchanges and streams", _streams),
     Check("rabbitmq.arguments", "they have the arguments of the URL's options", _arguments, needs="rabbitmq.streams"),
     Check("rabbitmq.parked", "parked records never expire", _parked, needs="rabbitmq.streams"),
     Check("rabbitmq.targets", "targets exist", _targets),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
 from txcore_rabbitmq.codec import is_missing, translate
-from txcore_rabbitmq.names import log_name, stream_arguments
+from txcore_rabbitmq.names import NOWHERE, checks_name, log_name, logs_name, stream_arguments
 from txcore_rabbitmq.options import Options
 
 BLOCKED_TIMEOUT_S: Final = 2.0
@@ -130,6 +129,20 @@ class RabbitmqSubject:
             found |= stream_arguments(self.options, self.request.group, partition)
         return found
 
+    @cached_property
+    def missing_exchanges(self) -> list[str]:
+        """The exchanges of the group's streams that are not there."""
+        names = (logs_name(self.request.group), checks_name(self.request.group))
+        return [name for name in names if not self.exists(name, is_exchange=True)]
+
+    def publish_nowhere(self, channel: Any, body: bytes) -> None:
+        """Publish to a key without a queue; the broker checks the message and drops it.
+
+        The exchange is the group's, where the user needs the right to publish, or the default one for lack of it.
+        """
+        exchange = logs_name(self.request.group)
+        channel.basic_publish("" if exchange in self.missing_exchanges else exchange, NOWHERE, body)
+
     def managed(self, path: str) -> Any:
         """Return the answer of the management API.
 
@@ -164,11 +177,6 @@ class RabbitmqSubject:
         vhost = quote(self.options.vhost, safe="")
         wanted = set(names)
         return {queue["name"]: queue for queue in self.managed(f"queues/{vhost}") if queue["name"] in wanted}
-
-
-def publish_nowhere(channel: Any, body: bytes) -> None:
-    """Publish to a key without a queue; the broker checks the message and drops it."""
-    channel.basic_publish("", f"txcore-doctor.nowhere.{secrets.token_hex(8)}", body)
 
 
 def _unavailable(error: BaseException, place: str) -> BackendUnavailableError:

@@ -5,33 +5,57 @@ A lane handles tags and returns, not deadlines. All of it runs on the loop's thr
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from txcore.errors import FULL, BackendUnavailableError, MessageRejectedError, TxcoreError
-from txcore.records import Status
+from txcore.records import LogKind, Status
 from txcore_rabbitmq.coalescing import CoalescingConnection, log_properties
-from txcore_rabbitmq.codec import translate, translate_refusal
+from txcore_rabbitmq.codec import is_missing, translate, translate_refusal
+from txcore_rabbitmq.names import log_exchange
 
 _log = logging.getLogger("txcore.rabbitmq")
 
-LOG_LANE: Final = "<log>"
-"""The lane of txcore's own records; no exchange can have this name, as AMQP does not allow its characters."""
-PROBE_LANE: Final = "<probe>"
-"""A lane that the broker may close without harm; it publishes to the default exchange too."""
+KEYS_CACHED: Final = 1_000
+CURE: Final = "`txcore topics create` makes it again, under a user that may create"
 
 
 class StreamAbsentError(BackendUnavailableError):
-    """One of txcore's streams is absent; the record is certainly not stored. A known group's stream may come back."""
+    """A group's stream or exchange is absent. A stream of a known group may come back; `CURE` makes a deleted one."""
 
 
 End = Callable[[Status, TxcoreError | None], None]
 
 
+class LaneKey(NamedTuple):
+    """The purpose of a lane.
+
+    Attributes:
+        exchange: The exchange of its messages; "" for the default exchange.
+        is_log: Whether they are records for a group's streams, whose errors are no refusals of a target.
+    """
+
+    exchange: str
+    is_log: bool = False
+
+
+@functools.lru_cache(KEYS_CACHED)
+def log_lane(group: str, kind: LogKind) -> LaneKey:
+    """Return the lane of the records of one log; thread safe."""
+    return LaneKey(log_exchange(group, kind), is_log=True)
+
+
+@functools.lru_cache(KEYS_CACHED)
+def target_lane(exchange: str) -> LaneKey:
+    """Return the lane of the targets that go through *exchange*; thread safe."""
+    return LaneKey(exchange)
+
+
 class Sending:
-    """One message under way. *lane* is LOG_LANE, PROBE_LANE or the name of an exchange.
+    """One message under way on the lane *lane*.
 
     Attributes:
         is_urgent: Whether the message completes an item under way, so that it is not refused if there is no room.
@@ -59,7 +83,7 @@ class Sending:
 
     def __init__(
         self,
-        lane: str,
+        lane: LaneKey,
         routing_key: str,
         body: bytes,
         deadline_s: float,
@@ -101,12 +125,10 @@ class Sending:
 
 
 class Lane:
-    """One channel in confirm mode: for our logs, or for one target exchange, so that an error that closes it
-    does not affect other targets.
-    """
+    """One channel in confirm mode, for one exchange, so that an error that closes it affects no other exchange."""
 
-    def __init__(self, name: str, connection: CoalescingConnection, freed: Callable[[], None]) -> None:
-        self.name = name
+    def __init__(self, key: LaneKey, connection: CoalescingConnection, freed: Callable[[], None]) -> None:
+        self._is_log = key.is_log
         self.unconfirmed: dict[int, Sending] = {}
         self._freed = freed
         self._waiting: deque[Sending] = deque()
@@ -114,7 +136,7 @@ class Lane:
         self._tag = 0
         self._is_ready = False
         self.is_dead = False
-        self._exchange = "" if name in (LOG_LANE, PROBE_LANE) else name
+        self._exchange = key.exchange
         self._connection = connection
         self._channel = connection.channel(on_open_callback=self._opened)
         self._channel.add_on_close_callback(self._closed)
@@ -220,7 +242,7 @@ class Lane:
             sending.settle(Status.UNKNOWN, BackendUnavailableError("one of several messages with this id came back"))
         elif is_ack:
             sending.settle(Status.DURABLE)
-        elif self.name == LOG_LANE:
+        elif self._is_log:
             sending.settle(
                 Status.UNKNOWN, BackendUnavailableError(f"stream {sending.routing_key!r} did not take a record")
             )
@@ -233,8 +255,11 @@ class Lane:
             )
 
     def _no_route(self, routing_key: str) -> TxcoreError:
-        if self.name == LOG_LANE:
-            return StreamAbsentError(f"stream {routing_key!r} is not there: deleted, or its node is down or starting")
+        if self._is_log:
+            return StreamAbsentError(
+                f"exchange {self._exchange!r} leads to no stream {routing_key!r}: its node is down or starting, or it "
+                f"was deleted ({CURE})"
+            )
         topic = self._topic(routing_key)
         return MessageRejectedError(
             f"no queue takes messages for {topic!r}; bind one", topic=topic, reason="unroutable"
@@ -245,9 +270,13 @@ class Lane:
 
     def _closed(self, _channel: Any, error: BaseException) -> None:
         if not self.is_dead:
-            topic = self._exchange or "the default exchange"
-            if self._is_ready:
-                self.fail(translate(error, f"publishing to {topic!r}"))
-            else:
-                self.fail(translate_refusal(error, topic))
+            self.fail(self._reason(error))
             self._freed()
+
+    def _reason(self, error: BaseException) -> TxcoreError:
+        topic = self._exchange or "the default exchange"
+        if self._is_log and is_missing(error):
+            return StreamAbsentError(f"there is no exchange {topic!r} ({CURE})")
+        if self._is_log or self._is_ready:
+            return translate(error, f"publishing to {topic!r}")
+        return translate_refusal(error, topic)

@@ -20,6 +20,8 @@ CHECKPOINT_SEGMENT_BYTES: Final = 1_000_000
 CHECKPOINT_LENGTH_BYTES: Final = 2_000_000
 SEGMENT_ARGUMENT: Final = "x-stream-max-segment-size-bytes"
 AGE_ARGUMENT: Final = "x-max-age"
+LOG_EXCHANGE_TYPE: Final = "direct"
+"""Type of the exchanges of a group's streams; the name of a stream is its routing key."""
 
 
 def log_name(group: str, kind: LogKind, partition: int) -> str:
@@ -36,6 +38,27 @@ def claim_name(group: str, partition: int, substitute: int = 0) -> str:
     """Return the name of the exclusive queue that is a partition's lock, or of its *substitute*-th replacement."""
     name = f"{NAME_PREFIX}.{group}.claim.{partition}"
     return f"{name}.{substitute}" if substitute else name
+
+
+def logs_name(group: str) -> str:
+    """Return the name of the exchange for halves and ops, which producers and checkers publish."""
+    return f"{NAME_PREFIX}.{group}.logs"
+
+
+def checks_name(group: str) -> str:
+    """Return the name of the exchange for parked records and checkpoints, which checkers alone publish."""
+    return f"{NAME_PREFIX}.{group}.checks"
+
+
+def log_exchange(group: str, kind: LogKind) -> str:
+    """Return the name of the exchange that leads to the streams of one log."""
+    return checks_name(group) if kind is LogKind.PARKED else logs_name(group)
+
+
+def stream_exchanges(group: str, partition: int) -> dict[str, str]:
+    """Return stream -> exchange for a partition's streams. A user's rights can be limited to one exchange only."""
+    logs = {log_name(group, kind, partition): log_exchange(group, kind) for kind in LogKind}
+    return logs | {checkpoint_name(group, partition): checks_name(group)}
 
 
 def members_name(group: str) -> str:

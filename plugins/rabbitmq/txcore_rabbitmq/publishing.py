@@ -14,7 +14,7 @@ from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyErro
 from txcore.records import Status
 from txcore_rabbitmq.codec import is_login_refused
 from txcore_rabbitmq.connection import Link, LoopThread
-from txcore_rabbitmq.lanes import LOG_LANE, Lane, Sending
+from txcore_rabbitmq.lanes import Lane, LaneKey, Sending
 from txcore_rabbitmq.options import Options
 
 UNANSWERED_COUNT_MAX: Final = 50_000
@@ -36,7 +36,7 @@ class Publisher:
         self._refusal: TxcoreError | None = None
         self._blocked = ""
         self._reason = "no connection yet"
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[LaneKey, Lane] = {}
         self._waiting: deque[Sending] = deque()
         self._waiting_count = 0
         self._waiting_bytes = 0
@@ -166,10 +166,10 @@ class Publisher:
 
     def _make_room(self) -> None:
         if len(self._lanes) >= LANE_COUNT_MAX:
-            for name, lane in self._lanes.items():
-                if name != LOG_LANE and lane.is_idle and not lane.is_dead:
+            for key, lane in self._lanes.items():
+                if lane.is_idle and not lane.is_dead:
                     lane.retire()
-                    del self._lanes[name]
+                    del self._lanes[key]
                     return
 
     def _resume(self) -> None:

@@ -18,7 +18,7 @@ from txcore.wire import encode_ops, target_headers, target_id
 from txcore_rabbitmq.coalescing import target_properties
 from txcore_rabbitmq.codec import Target, check_headers, parse_topic
 from txcore_rabbitmq.connection import LoopThread
-from txcore_rabbitmq.lanes import LOG_LANE, End, Sending
+from txcore_rabbitmq.lanes import End, Sending, log_lane, target_lane
 from txcore_rabbitmq.names import log_name
 from txcore_rabbitmq.options import Options
 from txcore_rabbitmq.publishing import Publisher
@@ -111,7 +111,7 @@ class Releaser:
                 end(Status.REFUSED, error)
                 continue
             stream = log_name(half.group, LogKind.HALF, half.partition)
-            sending = Sending(LOG_LANE, stream, half.body, deadline_s, end)
+            sending = Sending(log_lane(half.group, LogKind.HALF), stream, half.body, deadline_s, end)
             if not self.knows(half.group, half.partition):
                 self._publisher.watch(sending)
                 self._send_when_known(sending, half, unknown)
@@ -148,7 +148,8 @@ class Releaser:
         if resolution.parked:
             stream = log_name(half.group, LogKind.PARKED, half.partition)
             end = functools.partial(item.target_ended, -1)
-            self._publisher.send(Sending(LOG_LANE, stream, resolution.parked, item.deadline_s, end))
+            lane = log_lane(half.group, LogKind.PARKED)
+            self._publisher.send(Sending(lane, stream, resolution.parked, item.deadline_s, end))
         for target in resolution.targets:
             self._publish_target(item, target)
 
@@ -171,7 +172,8 @@ class Releaser:
         def ended(_status: Status, error: TxcoreError | None) -> None:
             item.settle(Outcome(Status.UNKNOWN, error, missing=missing))
 
-        gate = Sending(LOG_LANE, op_stream.routing_key, b"", item.deadline_s, ended)
+        lane = log_lane(half.group, LogKind.OP)
+        gate = Sending(lane, op_stream.routing_key, b"", item.deadline_s, ended)
 
         def found(error: TxcoreError | None) -> None:
             if gate.end is None:
@@ -231,8 +233,8 @@ class Releaser:
             for settle in settles:
                 settle(outcome)
 
-        stream = log_name(group, LogKind.OP, partition)
-        self._publisher.send(Sending(LOG_LANE, stream, encode_ops(ops), deadline_s, ended, is_urgent=True))
+        lane, stream = log_lane(group, LogKind.OP), log_name(group, LogKind.OP, partition)
+        self._publisher.send(Sending(lane, stream, encode_ops(ops), deadline_s, ended, is_urgent=True))
 
     def _publish_target(self, item: Release, index: int) -> None:
         half = item.resolution.half
@@ -244,7 +246,7 @@ class Releaser:
         headers = target_headers(half.group, half.transaction_id, index, message, by, key_as_header=True)
         self._publisher.send(
             Sending(
-                target.exchange,
+                target_lane(target.exchange),
                 target.routing_key,
                 message.body,
                 item.deadline_s,

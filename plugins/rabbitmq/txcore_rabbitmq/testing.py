@@ -15,7 +15,7 @@ from txcore_conformance.brokers.harness import BrokerHarness
 from txcore_conformance.harness import Delivered
 
 from txcore.records import LogKind
-from txcore_rabbitmq.names import log_name
+from txcore_rabbitmq.names import log_exchange, log_name
 from txcore_rabbitmq.options import parse_url
 
 ROUTING_KEY: Final = "orders.created"
@@ -123,7 +123,7 @@ class RabbitmqHarness(BrokerHarness):
         """See `Harness.append_stray`."""
         with self._channel() as channel:
             channel.confirm_delivery()
-            channel.basic_publish("", log_name(group, kind, partition), body, mandatory=True)
+            channel.basic_publish(log_exchange(group, kind), log_name(group, kind, partition), body, mandatory=True)
         return True
 
     @contextlib.contextmanager

@@ -90,10 +90,11 @@ class RabbitmqWriter:
 
     def __init__(self, url: str, group: str) -> None:
         import pika  # type: ignore[import-untyped]  # noqa: PLC0415
+        from txcore_rabbitmq import names  # noqa: PLC0415
         from txcore_rabbitmq.connection import connection_parameters  # noqa: PLC0415
         from txcore_rabbitmq.options import parse_url  # noqa: PLC0415
 
-        self._pika = pika
+        self._pika, self._names = pika, names
         self._group = group
         self._connection = pika.BlockingConnection(connection_parameters(parse_url(url), 0, "txcore self-test"))
         self._channel = self._connection.channel()
@@ -114,8 +115,11 @@ class RabbitmqWriter:
         for number, (partition, record) in enumerate(records, start=1):
             properties = self._pika.BasicProperties(delivery_mode=2, headers=dict(record.headers) or None)
             exchange, _, key = record.topic.partition("/")
-            name = key if record.log == "target" else f"txc.{self._group}.{record.log}.{partition}"
-            self._channel.basic_publish(exchange if record.log == "target" else "", name, record.body, properties)
+            if record.log != "target":
+                kind = LogKind(record.log)
+                exchange = self._names.log_exchange(self._group, kind)
+                key = self._names.log_name(self._group, kind, partition)
+            self._channel.basic_publish(exchange, key, record.body, properties)
             if number % CHUNK == 0:
                 self._channel.tx_commit()
         self._channel.tx_commit()

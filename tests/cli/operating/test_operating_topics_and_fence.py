@@ -70,7 +70,7 @@ class TestTopics:
     [
         ("sqlite:///broker.db", ["half", "parked"]),
         ("kafka://host:9092", ["txc.orders.half", "txc.orders.op", "txc.orders.parked", "txc.orders.checkpoint"]),
-        ("rabbitmq://host", ["txc.orders.half.1", "txc.orders.op.0", "txc.orders.claim.1", "txc.orders.members"]),
+        ("rabbitmq://host", ["txc.orders.half.1", "txc.orders.claim.1", "txc.orders.logs", "txc.orders.members"]),
         ("nats://host", ["txc_orders_half", "txc_orders_op", "txc_orders_parked", "KV_txc_orders"]),
         ("nats://host?release=atomic&stream=ORDERS", ["txc_orders_half", "ORDERS", "KV_txc_orders"]),
         ("memory://shop", ["half log of partition 1"]),
