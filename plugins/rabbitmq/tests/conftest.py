@@ -11,7 +11,8 @@ from txcore_conformance import brokers
 from txcore_conformance.brokers.kit import BrokerKit
 from txcore_conformance.required import obtained
 
-# Lets these tests find the plugin's package from a source tree in which it is not installed.
+# Lets these tests find the modules beside them, and the plugin's package where it is not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from txcore_rabbitmq.testing import RabbitmqHarness, connect

@@ -351,31 +351,6 @@ def test_a_missing_right_to_write_is_named(hurt):
     assert raw.statuses(raw.append(hurt, raw.half(hurt, queue))) == [DURABLE]
 
 
-def test_the_documented_permissions_are_enough(hurt):
-    """Halves, releases, claims and logs work with the permissions that the README names."""
-    broker, queue = hurt.broker, hurt.queue()
-    channel, exchange = hurt.channel(), f"exchange-{hurt.group}"
-    channel.exchange_declare(exchange, "topic", durable=True)
-    channel.queue_bind(queue, exchange, "#")
-    with contextlib.suppress(Exception):
-        broker.control("add_user", "orders", "orders")
-    broker.control("set_permissions", "orders", r"^txc\.", rf"^(txc\.|amq\.default$|{exchange}$)", r"^txc\.")
-    backend = hurt.harness.open(broker.url.replace("guest:guest", "orders:orders"))
-    hurt.opened.append(backend)
-    assert hurt.wait(backend.ensure_group(hurt.group, 2)) == 2
-    half = raw.half(hurt, queue, f"{exchange}/key")
-    (outcome,) = raw.append(hurt, half, backend=backend)
-    assert outcome.status is DURABLE, outcome.error
-    claims = [backend.claim(hurt.group, name) for name in ("a", "b")]
-    for claim in claims:
-        assert hurt.until(lambda claim=claim: list(claim.poll()))
-    assert raw.statuses(raw.release(hurt, raw.commit(half), backend=backend)) == [DURABLE]
-    assert [op.kind for op in raw.ops(hurt, backend=backend)] == [OpKind.COMMIT]
-    assert hurt.wait(backend.load_checkpoint(hurt.group, 0)) is None
-    for claim in claims:
-        hurt.wait(claim.close(5.0))
-
-
 def test_what_waits_is_bounded_by_count_and_by_bytes(hurt):
     """While the broker is frozen, halves above the bounds of count or bytes are REFUSED at once."""
     queue = hurt.queue()

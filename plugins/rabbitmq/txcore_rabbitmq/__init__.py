@@ -21,6 +21,7 @@ PLUGIN: Final = BackendPlugin(
     backend="txcore_rabbitmq.backend:RabbitmqBackend",
     examination="txcore_rabbitmq.doctor:rabbitmq_examination",
     objects="txcore_rabbitmq.describing:describe_group",
+    permissions="txcore_rabbitmq.permissions:permissions_of",
     consumer="txcore_rabbitmq.consumer:RabbitmqConsumer",
 )
 

@@ -1,0 +1,96 @@
+"""A virtual host that three groups share, one user per group and role, each with the permissions that txcore prints."""
+
+from __future__ import annotations
+
+import shlex
+from urllib.parse import quote
+
+from txcore_conformance.kit import PARTITION_COUNT, Kit
+from txcore_rabbitmq import PLUGIN
+from txcore_rabbitmq.testing import connect
+
+from txcore.permissions import Access, Role
+
+VHOST = "three groups"
+PASSWORD = "of-tests-only"
+GROUPS = ("orders", "billing", "orders.eu")
+KEY = "created"
+
+
+def events(group):
+    """Return the name of the exchange that is the target of a group."""
+    return f"{group}-events"
+
+
+def mail(group):
+    """Return the name of the queue that is bound to that exchange."""
+    return f"{group}-mail"
+
+
+class Tenants:
+    """The users of the groups, made with `rabbitmqctl`."""
+
+    def __init__(self, harness):
+        self._harness = harness
+        self._connections = []
+        self.control = harness.broker.control
+        self.control("add_vhost", VHOST)
+        self.control("set_permissions", "-p", VHOST, "guest", ".*", ".*", ".*")
+        channel = self.channel()
+        for group in GROUPS:
+            channel.exchange_declare(events(group), "topic", durable=True)
+            channel.queue_declare(mail(group), durable=True, arguments={"x-queue-type": "classic"})
+            channel.queue_bind(mail(group), events(group), "#")
+
+    def url(self, user="guest"):
+        """Return the URL under which *user* connects to the virtual host."""
+        password = "guest" if user == "guest" else PASSWORD
+        address = self._harness.broker.url.rpartition("@")[2].rstrip("/")
+        return f"rabbitmq://{quote(user)}:{password}@{address}/{quote(VHOST)}?claim_heartbeat_s=2&drain_s=1"
+
+    def channel(self, user="guest"):
+        """Return a plain channel of *user*."""
+        self._connections.append(connect(self.url(user)))
+        return self._connections[-1].channel()
+
+    def add(self, group, role, *, creates=False, targets=None):
+        """Make a user with the permissions as printed, pasted into a shell; return its name."""
+        user = f"{group} {role.value}{' creates' * creates}{' queues' * (targets is not None)}"
+        self.control("add_user", user, PASSWORD)
+        wanted = (f"{events(group)}/{KEY}",) if targets is None else targets
+        access = Access(user=user, group=group, role=role, targets=wanted, creates=creates)
+        program, *words = shlex.split(PLUGIN.permissions_of(self.url(), access), comments=True)
+        assert program == "rabbitmqctl"
+        self.control(*words)
+        return user
+
+    def make_groups(self):
+        """Make the groups, each under a user that may create it, and the users that may not."""
+        for group in GROUPS:
+            with PLUGIN.connect(self.url(self.add(group, Role.PRODUCER, creates=True))) as backend:
+                assert backend.ensure_group(group, PARTITION_COUNT).result(60) == PARTITION_COUNT
+            for role in Role:
+                self.add(group, role)
+
+    def kit(self, group, role):
+        """Return a kit whose connections are those of a user of *group*; the caller closes it."""
+        made = Kit(self._harness, group)
+        made.url = self.url(f"{group} {role.value}")
+        return made
+
+    def mailed(self, group):
+        """Return the bodies of the messages that have arrived from *group*, and take them."""
+        channel = self.channel()
+        found = []
+        while (got := channel.basic_get(mail(group), auto_ack=True))[0] is not None:
+            found.append(got[2])
+        return found
+
+    def close(self):
+        """Delete the users and the virtual host."""
+        for connection in self._connections:
+            connection.close()
+        for line in self.control("list_users").splitlines():
+            if (user := line.split("\t")[0]).startswith(GROUPS):
+                self.control("delete_user", user)
+        self.control("delete_vhost", VHOST)
