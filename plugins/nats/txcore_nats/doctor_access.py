@@ -26,6 +26,7 @@ from txcore.records import LogKind
 from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, as_json, from_json, translate
 from txcore_nats.connection import close_client, login, require_connected
 from txcore_nats.options import GroupNames, Options
+from txcore_nats.targets import is_covered
 
 NANOSECONDS: Final = 1_000_000_000
 TIMEOUT_S: Final = 10.0
@@ -207,8 +208,9 @@ class NatsSubject:
             raise UntoldError("no target was named", "--target TOPIC, once for each")
         found: dict[str, StreamView | None] = {}
         for subject in self.request.targets:
-            names = self.asked("STREAM.NAMES", {"subject": subject}).get("streams") or ()
-            found[subject] = self.stream(str(names[0])) if names else None
+            names = self.options.target_streams or self.asked("STREAM.NAMES", {"subject": subject}).get("streams") or ()
+            views = [view for view in map(self.stream, map(str, names)) if view is not None]
+            found[subject] = next((view for view in views if is_covered(subject, view.config)), None)
         return found
 
     def monitored(self, path: str) -> Mapping[str, Any]:

@@ -65,7 +65,8 @@ class Options(ContextOptions):
     )
     release: str = choice("plain", RELEASES, "targets, then the op; or both in one batch (NATS 2.12)")
     stream: str = text(
-        f"with `release=atomic`: the stream that holds the targets; `{SHARED_STREAM_DEFAULT}` by default"
+        "the stream that holds the targets, or several with commas: targets are looked up there alone, which needs no "
+        f"right to list streams; with `release=atomic` one, `{SHARED_STREAM_DEFAULT}` by default"
     )
     domain: str = text("JetStream domain, if it is not the connection's")
     creds: str = text('file of credentials (JWT and key); needs `pip install "nats-py[nkeys]"`')
@@ -82,6 +83,11 @@ class Options(ContextOptions):
         """Whether targets and op are stored in one batch."""
         return self.release == "atomic"
 
+    @property
+    def target_streams(self) -> tuple[str, ...]:
+        """The only streams in which targets are looked up; none where JetStream is asked for a target's stream."""
+        return tuple(self.stream.split(",")) if self.stream else ()
+
 
 def parse_url(url: str) -> Options:
     """Return the settings in *url*, `nats://user:password@host:port,host:port?option=value`.
@@ -95,11 +101,12 @@ def parse_url(url: str) -> Options:
     login = {"token": user} if password is None else {"user": user, "password": password}
     servers = tuple(f"nats://{each}" for each in servers_of(url, PORT_DEFAULT))
     options = parse_options(Options, url, servers=servers, **login)
-    if options.stream and not options.is_atomic:
-        raise ConfigError("stream= belongs to release=atomic", key="stream")
-    for key in ("stream", "domain"):
-        if set(getattr(options, key)) & set(" \t\r\n.*>/\\"):
-            raise ConfigError(f"{getattr(options, key)!r} is no name of a {key}", key=key)
+    if options.is_atomic and "," in options.stream:
+        raise ConfigError("release=atomic stores targets and ops in one stream", key="stream")
+    for key, names in (("stream", options.target_streams), ("domain", (options.domain,) if options.domain else ())):
+        for name in names:
+            if not name or set(name) & set(" \t\r\n.*>/\\"):
+                raise ConfigError(f"{name!r} is no name of a {key}", key=key)
     given = [key for key in ("creds", "nkey_seed", "token", "user") if getattr(options, key)]
     if len(given) > 1:
         raise ConfigError(f"one way to log in is enough: {' and '.join(given)} are given", key=given[0])

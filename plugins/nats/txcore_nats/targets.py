@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -97,26 +97,30 @@ class TargetChecks:
         self._cache.answered(subject, stream)
 
     async def _find(self, subject: str) -> TargetStream:
-        try:
-            name = await self._name(subject)
-            config = (await self._api.call(f"STREAM.INFO.{name}"))["config"]
-        except ApiError as error:
-            if error.err_code != STREAM_NOT_FOUND:
-                raise
-            raise _rejected(subject, "is in no stream any more", "topic") from error
+        config = await self._config(subject)
         self._require_keeping(subject, config)
-        if self._options.is_atomic and name != self._options.stream:
-            text = f"is in stream {name!r}; with release=atomic all targets are in stream {self._options.stream!r}"
-            raise _rejected(subject, text, "topic")
-        patterns = tuple(tuple(pattern.split(".")) for pattern in config.get("subjects") or ())
-        return TargetStream(name, patterns, config.get("max_msg_size", -1))
+        return TargetStream(config["name"], _patterns(config), config.get("max_msg_size", -1))
 
-    async def _name(self, subject: str) -> str:
+    async def _config(self, subject: str) -> dict[str, Any]:
+        """Return the settings of the stream that has *subject*: one that the URL names, or one that JetStream finds."""
+        names = self._options.target_streams or await self._names(subject)
+        for name in names:
+            try:
+                config: dict[str, Any] = (await self._api.call(f"STREAM.INFO.{name}"))["config"]
+            except ApiError as error:
+                if error.err_code != STREAM_NOT_FOUND:
+                    raise
+                continue
+            if not self._options.target_streams or is_covered(subject, config):
+                return config
+        if self._options.target_streams:
+            text = f"is not in stream {' or '.join(map(repr, names))}, where the option stream has all targets"
+            raise _rejected(subject, text, "topic")
+        raise _rejected(subject, "is in no stream; make one that has it among its subjects", "topic")
+
+    async def _names(self, subject: str) -> Sequence[str]:
         answer = await self._api.call("STREAM.NAMES", {"subject": subject})
-        names = answer.get("streams") or ()
-        if not names:
-            raise _rejected(subject, "is in no stream; make one that has it among its subjects", "topic")
-        return str(names[0])
+        return [str(name) for name in answer.get("streams") or ()]
 
     def _require_keeping(self, subject: str, config: dict[str, Any]) -> None:
         """Refuse streams that do not acknowledge stored messages, or forget ids sooner than promised."""
@@ -135,6 +139,12 @@ class TargetChecks:
             raise _rejected(subject, text, "topic")
 
 
+def is_covered(subject: str, config: Mapping[str, Any]) -> bool:
+    """Return whether the stream with these settings has *subject*."""
+    tokens = subject.split(".")
+    return any(covers(pattern, tokens) for pattern in _patterns(config))
+
+
 def covers(pattern: tuple[str, ...], tokens: list[str]) -> bool:
     """Return whether a subject, as its tokens, matches a stream's subject with its wildcards."""
     if pattern[-1] == ">":
@@ -144,6 +154,10 @@ def covers(pattern: tuple[str, ...], tokens: list[str]) -> bool:
     elif len(tokens) != len(pattern):
         return False
     return all(each in {"*", token} for each, token in zip(pattern, tokens, strict=False))
+
+
+def _patterns(config: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(pattern.split(".")) for pattern in config.get("subjects") or ())
 
 
 def _rejected(subject: str, problem: str, reason: str) -> MessageRejectedError:
