@@ -55,6 +55,8 @@ def test_secrets_are_in_no_representation():
         ({"stream": "A,,B"}, "stream"),
         ({"stream": "a.b"}, "stream"),
         ({"release": "atomic", "stream": "A,B"}, "stream"),
+        ({"inbox_prefix": "a.*"}, "inbox_prefix"),
+        ({"inbox_prefix": "a..b"}, "inbox_prefix"),
         ({"release": "atomic", "stream": "a.b"}, "stream"),
         ({"domain": "a b"}, "domain"),
         ({"tls_cert": "c.pem"}, "tls_key"),
@@ -74,6 +76,13 @@ def test_an_address_that_is_none_is_refused(url):
     """A URL with a host without a name, or with a port that is no number, is refused."""
     with pytest.raises(ConfigError):
         parse_url(url)
+
+
+def test_replies_have_a_prefix_for_each_user():
+    """The user's name is one token of the prefix, or the option is the prefix; without a name it is NATS's own."""
+    assert parsed("nats://a.b:pw@h").inbox == "_INBOX_a=2Eb"
+    assert parsed("nats://token@h").inbox == parsed().inbox == "_INBOX"
+    assert parsed("nats://me:pw@h", inbox_prefix="replies.me").inbox == "replies.me"
 
 
 def test_every_form_promises_what_its_backend_promises():

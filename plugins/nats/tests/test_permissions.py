@@ -22,7 +22,7 @@ class Restricted(NatsHarness):
     def start(self):
         super().start()
         address = self.broker.url.partition("://")[2]
-        self.url = f"nats://limited:pw@{address}{self.url_options}"
+        self.url = f"nats://orders:pw@{address}{self.url_options}"
         self.broker.url = f"nats://admin:pw@{address}"
 
     def topic(self, name):
@@ -32,7 +32,7 @@ class Restricted(NatsHarness):
 def test_a_user_with_the_readmes_permissions_can_do_everything(started_broker):
     """The server denies nothing to such a user: from halves, ends and checks to parking, resuming and cleaning."""
     (permissions,) = re.findall(r"```conf\n(permissions: .*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    users = f"[{{user: admin, password: pw}}, {{user: limited, password: pw, {' '.join(permissions.split())}}}]"
+    users = f"[{{user: admin, password: pw}}, {{user: orders, password: pw, {' '.join(permissions.split())}}}]"
     broker = started_broker(**{"authorization.users": users})
     harness = Restricted(broker)
     harness.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 from urllib.parse import quote
@@ -9,9 +10,13 @@ from urllib.parse import quote
 import pytest
 from txcore_conformance.brokers.security import PASSWORD, USER
 from txcore_conformance.kit import Recorder, error_of
+from txcore_nats.consumer import NatsConsumer
+from txcore_nats.doctor_access import NatsSubject
+from txcore_nats.options import parse_url
 
 import txcore
 from txcore.errors import BackendUnavailableError, ConfigError, MessageRejectedError
+from txcore.findings import Request
 from txcore.records import Half, HalfRecord, Resolution, Status, TargetMessage
 from txcore.wire import encode_half
 
@@ -145,6 +150,24 @@ def test_an_nkey_signs_in(started_broker, tmp_path):
     try:
         assert answer_of(broker.url, nkey_seed=seed) == 2
         assert isinstance(answer_of(broker.url), BackendUnavailableError)
+    finally:
+        broker.remove()
+
+
+def test_replies_arrive_where_only_this_user_listens(started_broker):
+    """Backend, consumer and doctor hear replies where their user alone listens; a backend with another prefix fails."""
+    permissions = '{subscribe: ["_INBOX_me.>"]}'
+    broker = started_broker(**{"authorization.users": f'[{{user: "me", password: "pw", permissions: {permissions}}}]'})
+    try:
+        url = broker.url.replace("nats://", "nats://me:pw@")
+        assert answer_of(url) == 2
+        NatsConsumer(parse_url(url), "mail", "readers").close()
+        with contextlib.closing(NatsSubject(parse_url(url), Request("orders"))) as doctor:
+            doctor.connect()
+            assert doctor.account
+        error = answer_of(url, inbox_prefix="_INBOX")
+        assert isinstance(error, ConfigError)
+        assert (error.key, "subscribe to _INBOX.>" in str(error)) == ("inbox_prefix", True)
     finally:
         broker.remove()
 

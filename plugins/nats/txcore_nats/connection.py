@@ -34,6 +34,8 @@ CLOSED_POLL_S: Final = 0.5
 CLOSE_TIMEOUT_S: Final = 1.0
 SERVERS_MAX: Final = 100
 JITTER_BITS: Final = 16
+PONGS_MAX: Final = 2  #: PONGs after which an answer to all that was sent before the first PING has arrived
+_REPLIES_REFUSED: Final = "permissions violation for subscription"
 
 
 class LoopThread:
@@ -248,6 +250,10 @@ class Link:
             # The last server's own error says more than "No servers available".
             raise (reason if isinstance(error, errors.NoServersError) and reason else error) from error
         require_connected(client)
+        await asyncio.wait_for(_ask_for_replies(client), options.connect_timeout_s)
+        if reason is not None and _REPLIES_REFUSED in str(reason):
+            text = f"NATS does not permit this user to subscribe to {options.inbox}.>, where the replies to it arrive"
+            raise ConfigError(text, key="inbox_prefix")
         self._learn_servers(client)
 
     async def _serve(self, client: LinkClient) -> None:
@@ -320,6 +326,17 @@ class Api:
         return answer
 
 
+async def _ask_for_replies(client: Client) -> None:
+    """Subscribe where replies will arrive, and wait until the server has refused it or not.
+
+    nats-py may take a server's second INFO for the PONG that ends its connecting; that PONG then ends the first wait.
+    """
+    subscription = await client.subscribe(client.new_inbox())
+    for _ in range(PONGS_MAX):
+        await client.flush()
+    await subscription.unsubscribe()
+
+
 async def close_client(client: Client) -> None:
     """Close *client* in order; its sockets end at once after `CLOSE_TIMEOUT_S` or when this task is cancelled.
 
@@ -345,12 +362,12 @@ def require_connected(client: Client) -> None:
 
 
 def login(options: Options) -> dict[str, Any]:
-    """Return nats-py's arguments for credentials and TLS.
+    """Return nats-py's arguments for credentials, the user's own replies and TLS.
 
     Raises:
         ConfigError: a file for credentials or TLS cannot be used.
     """
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {"inbox_prefix": options.inbox}
     if options.user:
         given.update(user=options.user, password=options.password)
     elif options.token:

@@ -164,7 +164,7 @@ class NatsSubject:
             answer = from_json(self._runner.run(ask()))
         except Exception as error:
             subject = f"{self.options.api_prefix}.{name}"
-            change = f"allow this user to publish to {subject} and to subscribe to _INBOX.>"
+            change = f"allow this user to publish to {subject} and to subscribe to {self.options.inbox}.>"
             raise UntoldError(str(translate(error, "asking JetStream")), change) from error
         refusal = answer.get("error")
         if refusal:

@@ -14,6 +14,7 @@ SCHEME: Final = "nats"
 NAME_PREFIX: Final = "txc"
 SHARED_PREFIX: Final = "txcs"
 SHARED_STREAM_DEFAULT: Final = "txcore"
+INBOX_PREFIX: Final = "_INBOX"
 PORT_DEFAULT: Final = 4222
 PARTITION_COUNT_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 128
@@ -71,6 +72,10 @@ class Options(ContextOptions):
     domain: str = text("JetStream domain, if it is not the connection's")
     creds: str = text('file of credentials (JWT and key); needs `pip install "nats-py[nkeys]"`')
     nkey_seed: str = text("file of an nkey seed; needs the same")
+    inbox_prefix: str = text(
+        f"prefix of the subjects of replies, which no other user may hear; `{INBOX_PREFIX}_<user>` by default, "
+        f"`{INBOX_PREFIX}` for a login without a user's name"
+    )
     tls_first: bool = switch(False, "encrypt before the server sends anything (`handshake_first`)")
 
     @property
@@ -87,6 +92,11 @@ class Options(ContextOptions):
     def target_streams(self) -> tuple[str, ...]:
         """The only streams in which targets are looked up; none where JetStream is asked for a target's stream."""
         return tuple(self.stream.split(",")) if self.stream else ()
+
+    @property
+    def inbox(self) -> str:
+        """The prefix of the subjects of replies to this user."""
+        return self.inbox_prefix or (f"{INBOX_PREFIX}_{as_token(self.user)}" if self.user else INBOX_PREFIX)
 
 
 def parse_url(url: str) -> Options:
@@ -107,6 +117,8 @@ def parse_url(url: str) -> Options:
         for name in names:
             if not name or set(name) & set(" \t\r\n.*>/\\"):
                 raise ConfigError(f"{name!r} is no name of a {key}", key=key)
+    if not all(each and each.isprintable() and not set(each) & set(" *>") for each in options.inbox.split(".")):
+        raise ConfigError(f"{options.inbox!r} is no prefix of subjects", key="inbox_prefix")
     given = [key for key in ("creds", "nkey_seed", "token", "user") if getattr(options, key)]
     if len(given) > 1:
         raise ConfigError(f"one way to log in is enough: {' and '.join(given)} are given", key=given[0])
@@ -136,13 +148,19 @@ def capabilities_of(options: Options) -> Capabilities:
 
 
 class GroupNames:
-    """The names of one group's streams and subjects."""
+    """The names of one group's streams and subjects.
+
+    Raises:
+        ConfigError: the group's name is empty or too long.
+    """
 
     __slots__ = ("_log_streams", "_prefix", "bucket", "group", "op_stream", "token")
 
     def __init__(self, group: str, options: Options) -> None:
         self.group = group
-        self.token = _token(group)
+        if not group or len(group.encode()) > GROUP_BYTES_MAX:
+            raise ConfigError(f"a group's name has 1 to {GROUP_BYTES_MAX} bytes, unlike {group[:40]!r}", key="group")
+        self.token = as_token(group)
         self.op_stream = options.stream if options.is_atomic else f"{NAME_PREFIX}_{self.token}_op"
         #: Prefix of ops and parked records; in a shared stream it begins with the same prefix for all groups.
         self._prefix = (
@@ -214,15 +232,9 @@ def shared_prefix(stream: str) -> str:
     return f"{SHARED_PREFIX}.{stream}"
 
 
-def _token(group: str) -> str:
-    """Return *group* as one token of a subject and a part of a stream's name; each byte not allowed becomes `=XX`.
-
-    Raises:
-        ConfigError: the name is empty or too long.
-    """
-    if not group or len(group.encode()) > GROUP_BYTES_MAX:
-        raise ConfigError(f"a group's name has 1 to {GROUP_BYTES_MAX} bytes, unlike {group[:40]!r}", key="group")
+def as_token(name: str) -> str:
+    """Return *name* as one token of a subject and a part of a stream's name; each byte not allowed becomes `=XX`."""
     return "".join(
         each if each.isascii() and (each.isalnum() or each in "-_") else "".join(f"={b:02X}" for b in each.encode())
-        for each in group
+        for each in name
     )

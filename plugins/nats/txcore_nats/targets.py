@@ -12,11 +12,11 @@ from txcore.errors import MessageRejectedError
 from txcore.records import TargetMessage
 from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, check_message, check_subject, translate
 from txcore_nats.connection import Api, LoopThread
-from txcore_nats.options import NAME_PREFIX, SHARED_PREFIX, Options
+from txcore_nats.options import INBOX_PREFIX, NAME_PREFIX, SHARED_PREFIX, Options
 from txcore_nats.publishing import Publisher
 
 STREAMS_MAX: Final = 1_000
-RESERVED_SUBJECTS: Final = (f"{NAME_PREFIX}.", f"{SHARED_PREFIX}.", "$", "_INBOX.")
+RESERVED_SUBJECTS: Final = (f"{NAME_PREFIX}.", f"{SHARED_PREFIX}.", "$", INBOX_PREFIX)
 NANOSECONDS: Final = 1_000_000_000
 
 
