@@ -21,6 +21,7 @@ PLUGIN: Final = BackendPlugin(
     backend="txcore_nats.backend:NatsBackend",
     examination="txcore_nats.doctor:nats_examination",
     objects="txcore_nats.describing:describe_group",
+    permissions="txcore_nats.permissions:permissions_of",
     consumer="txcore_nats.consumer:NatsConsumer",
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from txcore.backends.options import account_of, choice, parse_options, seconds, servers_of, switch, text, whole
 from txcore.backends.tls import ContextOptions
@@ -25,6 +25,8 @@ EXPIRY_TICK_S: Final = 0.05
 UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 """Kinds of ops that share one subject for each transaction; each op is a compare-and-set on the one before it."""
 RELEASES: Final = ("plain", "atomic")
+EVERY: Final = "*"  #: in the place of a partition: all partitions
+Partition: TypeAlias = int | Literal["*"]
 CLOCK_SKEW_MAX_S: Final = 10.0
 """Largest difference of clocks, in seconds, that does not shorten an immunity: streams of one group may have leaders on
 different nodes."""
@@ -148,7 +150,7 @@ def capabilities_of(options: Options) -> Capabilities:
 
 
 class GroupNames:
-    """The names of one group's streams and subjects.
+    """The names of one group's streams and subjects; with `EVERY` for a partition, patterns for all of them.
 
     Raises:
         ConfigError: the group's name is empty or too long.
@@ -182,7 +184,7 @@ class GroupNames:
         """Return the stream that holds one kind of log of all partitions."""
         return self._log_streams[kind]
 
-    def subject(self, kind: LogKind, partition: int) -> str:
+    def subject(self, kind: LogKind, partition: Partition) -> str:
         """Return the subject, for ops the filter, of one log of one partition."""
         if kind is LogKind.OP:
             return f"{self._prefix}.op.{partition}.>"
@@ -194,7 +196,7 @@ class GroupNames:
         """Return the subject that holds a transaction's final op and DISCARDs, nothing else."""
         return f"{self._prefix}.op.{partition}.o.{transaction_id.hex()}"
 
-    def claim_subject(self, partition: int) -> str:
+    def claim_subject(self, partition: Partition) -> str:
         """Return the subject of a partition's CLAIMs."""
         return f"{self._prefix}.op.{partition}.claim"
 
@@ -202,7 +204,7 @@ class GroupNames:
         """Return the subject of records without an op that carry an expectation about the newest CLAIM."""
         return f"{self._prefix}.op.{partition}.fence"
 
-    def op_subject(self, partition: int, kind: int, transaction_id: bytes) -> str:
+    def op_subject(self, partition: Partition, kind: int, transaction_id: bytes) -> str:
         """Return the subject of an op; only those of `UNIQUE_KINDS` share one with final ops."""
         prefix = f"{self._prefix}.op.{partition}"
         if kind in UNIQUE_KINDS:
@@ -213,11 +215,11 @@ class GroupNames:
             return f"{prefix}.tick"
         return f"{prefix}.j.{transaction_id.hex()}"
 
-    def marker_subject(self, kind: LogKind, partition: int) -> str:
+    def marker_subject(self, kind: LogKind, partition: Partition) -> str:
         """Return the subject of the markers of a log's beginning and end."""
         return self.op_subject(partition, OpKind.TICK, b"") if kind is LogKind.OP else self.subject(kind, partition)
 
-    def passing_op_subjects(self, partition: int) -> tuple[str, ...]:
+    def passing_op_subjects(self, partition: Partition) -> tuple[str, ...]:
         """Return filters for a partition's ops, without its CLAIMs."""
         prefix = self.subject(LogKind.OP, partition).removesuffix(">")
         return f"{prefix}o.>", f"{prefix}j.>", f"{prefix}tick", f"{prefix}fence"
