@@ -265,11 +265,13 @@ def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -
 
     Raises:
         UsageError: it does not exist; nothing is created, so that a misspelt name creates no group.
-        ConfigError: it exists with settings that the broker refuses.
+        ConfigError: it exists with other settings, or this user may not use it.
     """
     try:
         wait_for(backend, backend.load_checkpoint(group, 0), timeout_s)
     except ConfigError as error:
+        if error.key != "group":
+            raise
         raise UsageError(f"this broker has no group {group!r}; `txcore topics create` creates it") from error
     return wait_for(backend, backend.ensure_group(group), timeout_s)
 

@@ -34,8 +34,13 @@ def test_many_halves_of_one_new_topic_ask_once(kit, topic, monkeypatch):
     """A thousand halves for one new topic ask the broker for it once."""
     backend = kit.backend
     asked = []
-    counts = backend._control.counts
-    monkeypatch.setattr(backend._control, "counts", lambda topics: (asked.append(topics), counts(topics))[1])
+    look = backend._control.look
+
+    def watched(topics, *needed):
+        asked.append(topics)
+        return look(topics, *needed)
+
+    monkeypatch.setattr(backend._control, "look", watched)
     assert set(raw.statuses(raw.append(kit, *[raw.half(kit, topic) for _ in range(1_000)]))) == {DURABLE}
     assert asked == [[topic]]
 

@@ -17,10 +17,20 @@ from txcore.errors import (
     TxcoreError,
 )
 from txcore.records import Outcome, Status, TargetMessage
+from txcore_kafka.options import is_own_topic
 
 BATCH_HEADER_BYTES: Final = 61
 HEADERS_ALLOWANCE: Final = 400
 """Bytes kept for our own headers, whose attempt names are not known when the half is stored."""
+CURE: Final = "`txcore permissions` prints the commands that grant the rights"
+_FORBIDDEN: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 _MISSING: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -34,8 +44,6 @@ _REFUSALS: Final = (
     _MISSING
     | _TOO_LARGE
     | {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.POLICY_VIOLATION,
         KafkaError.INVALID_RECORD,
@@ -54,10 +62,6 @@ _SETTINGS: Final = frozenset(
         KafkaError.INVALID_REPLICA_ASSIGNMENT,
         KafkaError.POLICY_VIOLATION,
         KafkaError.TOPIC_EXCEPTION,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         KafkaError.INVALID_SESSION_TIMEOUT,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._AUTHENTICATION,  # noqa: SLF001
@@ -120,13 +124,10 @@ def is_refused_connection(error: KafkaError) -> bool:
     }
 
 
-def is_unreadable(error: BaseException) -> bool:
-    """Return whether a topic's settings may not be read by this user."""
+def is_forbidden(error: BaseException | KafkaError) -> bool:
+    """Return whether this user lacks a right."""
     cause = kafka_error(error)
-    return cause is not None and cause.code() in {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    }
+    return cause is not None and cause.code() in _FORBIDDEN
 
 
 def translated(error: BaseException | KafkaError, what: str = "the request") -> TxcoreError:
@@ -137,6 +138,8 @@ def translated(error: BaseException | KafkaError, what: str = "the request") -> 
     if cause is None:
         return BackendUnavailableError(f"{what} failed: {error!r}")
     text = f"{what} failed: {cause.str()}"
+    if is_forbidden(cause):
+        return ConfigError(f"{text}; {CURE}", key="url")
     if cause.code() in _SETTINGS:
         return ConfigError(text, key="url")
     if cause.code() in _TIMEOUTS:
@@ -151,6 +154,10 @@ def delivery_outcome(error: KafkaError, topic: str) -> Outcome:
         return Outcome(Status.REFUSED, MessageRejectedError(text, topic=topic, reason="size"))
     if code in _MISSING:
         return Outcome(Status.REFUSED, MessageRejectedError(text, topic=topic, reason="topic"))
+    if is_forbidden(error):
+        text = f"{text}; {CURE}"
+        is_ours = is_own_topic(topic)
+        return Outcome(Status.REFUSED, ConfigError(text, key="url") if is_ours else HalfRefusedError(text, topic=topic))
     if code in _REFUSALS:
         return Outcome(Status.REFUSED, HalfRefusedError(text, topic=topic))
     unknown = f"a record for topic {topic!r} may be stored or not: {error.str()}"

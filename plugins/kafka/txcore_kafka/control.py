@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
+    AclOperation,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -17,13 +18,12 @@ from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, TxcoreError
 from txcore.records import LogKind
 from txcore_kafka.clients import ConnectionNews, make_admin
-from txcore_kafka.codec import exists_already, is_missing, is_unreadable, translated
+from txcore_kafka.codec import CURE, exists_already, is_forbidden, is_missing, translated
 from txcore_kafka.options import (
-    GROUP_NAME_SIZE_MAX,
     PARTITION_COUNT_MAX,
     TOPIC_NAME,
     Options,
-    checkpoint_topic,
+    check_group_name,
     topic_name,
     topic_settings,
 )
@@ -33,6 +33,24 @@ SWEEP_SETTING: Final = "transaction.abort.timed.out.transaction.cleanup.interval
 TIMEOUT_SETTING: Final = "transaction.max.timeout.ms"
 EXACT: Final = ("cleanup.policy", "message.timestamp.type", "retention.bytes")
 AT_LEAST: Final = ("retention.ms", "max.message.bytes")
+
+
+class Seen(NamedTuple):
+    """The broker's answers about topics; those that do not exist are in neither part.
+
+    Attributes:
+        counts: Topic -> number of partitions.
+        refusals: Topic -> the error that names the missing right, for topics that are hidden from this user too.
+    """
+
+    counts: dict[str, int]
+    refusals: dict[str, TxcoreError]
+
+    def require(self, *topics: str) -> None:
+        """Raise the refusal of the first of *topics* that has one."""
+        for topic in topics:
+            if topic in self.refusals:
+                raise self.refusals[topic]
 
 
 class Control:
@@ -66,60 +84,77 @@ class Control:
             ConfigError: the name cannot be part of a topic's name, or a topic, number or setting is not as required.
             BackendUnavailableError, BackendTimeoutError: the broker gave no answer.
         """
-        if not TOPIC_NAME.fullmatch(group) or len(group) > GROUP_NAME_SIZE_MAX:
-            text = f"a group on Kafka has a name of letters, digits, '.', '_' and '-', not {group!r}"
-            raise ConfigError(text, key="group")
+        check_group_name(group)
         if asked is not None and not 1 <= asked <= PARTITION_COUNT_MAX:
             raise ConfigError(f"a group has 1 to {PARTITION_COUNT_MAX} partitions, not {asked}", key="partition_count")
         settings = topic_settings(self._options, group)
-        half = topic_name(group, LogKind.HALF)
+        half, op = topic_name(group, LogKind.HALF), topic_name(group, LogKind.OP)
         if self._options.is_transactional:
             self._verify_broker()
-        found = self.counts(list(settings))
-        if half not in found:
-            self._make(settings, found, asked or next(iter(found.values()), self._options.partitions))
-            found = self._await_topics(list(settings))
-        missing = sorted(settings.keys() - found.keys())
+        seen = self.look(list(settings))
+        seen.require(half, op)  # The others are hidden from a producer.
+        if half not in seen.counts:
+            self._make(settings, seen.counts, asked or next(iter(seen.counts.values()), self._options.partitions))
+            seen = self._await_topics(list(settings))
+        found = seen.counts
+        missing = sorted(settings.keys() - found.keys() - seen.refusals.keys())
         if missing:
             text = f"group {group!r} has lost {', '.join(missing)}; make them anew or use another group"
             raise ConfigError(text, key="group")
-        count = found[half]
         self._verify(group, found, asked, settings)
-        self.partition_counts[group] = count
-        return count
+        # A user that only makes groups gets its number here, and `partition_count` refuses it.
+        if not self.look([half, op], AclOperation.WRITE).refusals:
+            self.partition_counts[group] = found[half]
+        return found[half]
 
     def partition_count(self, group: str) -> int:
-        """Return a group's number of partitions.
+        """Return a group's number of partitions; called before the first use of its logs.
 
         Raises:
-            ConfigError: the group was not made.
+            ConfigError: the group was not made, or this user may not write its half and op logs, as every role must.
+            BackendUnavailableError, BackendTimeoutError: the broker gave no answer.
         """
         known = self.partition_counts.get(group)
         if known is not None:
             return known
-        half = topic_name(group, LogKind.HALF)
-        count = self.counts([half]).get(half) if TOPIC_NAME.fullmatch(half) else None
+        half, op = topic_name(group, LogKind.HALF), topic_name(group, LogKind.OP)
+        count = None
+        if TOPIC_NAME.fullmatch(half):
+            seen = self.look([half, op], AclOperation.WRITE)
+            seen.require(half, op)
+            count = seen.counts.get(half)
         if count is None:
             raise ConfigError(f"there is no group {group!r}; ensure_group makes it", key="group")
         self.partition_counts[group] = count
         return count
 
-    def counts(self, topics: list[str]) -> dict[str, int]:
-        """Return topic -> number of partitions; topics that do not exist are missing from the result."""
-        found = {}
-        request = self.admin.describe_topics(TopicCollection(topics), request_timeout=self._options.control_timeout_s)
+    def look(self, topics: Sequence[str], *needed: AclOperation) -> Seen:
+        """Return what the broker says of *topics*, and whether this user has the *needed* rights to them."""
+        seen = Seen({}, {})
+        request = self.admin.describe_topics(
+            TopicCollection(list(topics)),
+            include_authorized_operations=bool(needed),
+            request_timeout=self._options.control_timeout_s,
+        )
         for topic, answer in request.items():
             try:
                 described = answer.result(2 * self._options.control_timeout_s)
             except KafkaException as error:
-                if not is_missing(error):
+                if is_forbidden(error):
+                    seen.refusals[topic] = translated(error, f"looking for topic {topic!r}")
+                elif not is_missing(error):
                     raise self._translated(error, f"looking for topic {topic!r}") from error
             else:
-                found[topic] = len(described.partitions)
-        return found
+                lacking = _lacking(described.authorized_operations, needed)
+                if lacking:
+                    text = f"the broker does not let this user {lacking} topic {topic!r}; {CURE}"
+                    seen.refusals[topic] = ConfigError(text, key="url")
+                else:
+                    seen.counts[topic] = len(described.partitions)
+        return seen
 
     def settings(self, topics: list[str]) -> dict[str, Mapping[str, str]]:
-        """Return topic -> settings in force; topics that are missing or may not be described have none."""
+        """Return topic -> settings in force; topics that are missing or hidden from this user have none."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         return {topic: found for topic, found in zip(topics, self._described(resources), strict=True) if found}
 
@@ -130,7 +165,7 @@ class Control:
             try:
                 entries = request[resource].result(2 * self._options.control_timeout_s)
             except KafkaException as error:
-                if not is_missing(error) and not is_unreadable(error):
+                if not is_missing(error) and not is_forbidden(error):
                     raise self._translated(error, f"reading the settings of {resource.name!r}") from error
                 found.append({})
             else:
@@ -177,16 +212,27 @@ class Control:
                 if not exists_already(error):
                     raise self._translated(error, f"making topic {topic!r}") from error
 
-    def _await_topics(self, topics: list[str]) -> dict[str, int]:
-        """Wait until the broker that answers knows the created topics."""
+    def check_checker(self, group: str) -> None:
+        """Check that this user may read and write all topics of *group*.
+
+        Raises:
+            ConfigError: it may not; the text names the first topic and the missing right.
+            BackendUnavailableError, BackendTimeoutError: the broker gave no answer.
+        """
+        topics = [*topic_settings(self._options, group)]
+        self.look(topics, AclOperation.READ, AclOperation.WRITE).require(*topics)
+
+    def _await_topics(self, topics: list[str]) -> Seen:
+        """Wait until the broker that answers knows the created topics, except those that it hides from this user."""
         deadline_s = self._clock.elapsed_s() + self._options.control_timeout_s
         while True:
-            found = self.counts(topics)
-            if len(found) == len(topics):
-                return found
+            seen = self.look(topics)
+            missing = set(topics) - seen.counts.keys() - seen.refusals.keys()
+            if not missing:
+                return seen
             if self._clock.elapsed_s() > deadline_s:
-                missing = ", ".join(sorted(set(topics) - found.keys()))
-                raise BackendTimeoutError(f"{missing} did not appear within {self._options.control_timeout_s:g} s")
+                names = ", ".join(sorted(missing))
+                raise BackendTimeoutError(f"{names} did not appear within {self._options.control_timeout_s:g} s")
             threading.Event().wait(SETTLE_POLL_S)
 
     def _verify(
@@ -207,7 +253,7 @@ class Control:
             topic: dict(wanted) | {"max.message.bytes": str(self._options.record_bytes_max)}
             for topic, wanted in settings.items()
         }
-        in_force = self.settings(list(settings))
+        in_force = self.settings(list(found))
         keys: list[str] = []
         for topic, wanted in needed.items():
             for key, value in in_force.get(topic, {}).items():
@@ -219,6 +265,13 @@ class Control:
             raise ConfigError(f"group {group!r} has other settings: {'; '.join(wrong)}", key=keys[0])
 
 
+def _lacking(operations: Sequence[AclOperation] | None, needed: Sequence[AclOperation]) -> str:
+    """Return the names of the *needed* operations that are missing; "" if the broker does not report *operations*."""
+    if not operations or AclOperation.DESCRIBE not in operations:  # It is allowed, as the topic was described.
+        return ""
+    return " or ".join(each.name.lower() for each in needed if each not in operations)
+
+
 def _differs(key: str, value: str, wanted: Mapping[str, str]) -> bool:
     if key not in wanted:
         return False
@@ -227,8 +280,3 @@ def _differs(key: str, value: str, wanted: Mapping[str, str]) -> bool:
     if key not in AT_LEAST or value == "-1":
         return False
     return wanted[key] == "-1" or int(value) < int(wanted[key])
-
-
-def group_topics(group: str) -> tuple[str, ...]:
-    """Return the names of all topics of a group."""
-    return (*(topic_name(group, kind) for kind in LogKind), checkpoint_topic(group))

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
 
 from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, UntoldError
-from txcore_kafka.codec import is_missing, is_unreadable
+from txcore_kafka.codec import is_forbidden, is_missing
 from txcore_kafka.options import Options, topic_settings
 
 TIMEOUT_S: Final = 10.0
@@ -140,7 +140,7 @@ class KafkaSubject:
         try:
             return {name: entry.value for name, entry in answer.result(2 * TIMEOUT_S).items()}
         except KafkaException as error:
-            if is_unreadable(error):
+            if is_forbidden(error):
                 raise UntoldError(error.args[0].str(), _grant(place)) from error
             raise UntoldError(error.args[0].str()) from error
 

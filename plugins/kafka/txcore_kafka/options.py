@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from txcore.backends.options import TlsOptions, account_of, choice, parse_options, seconds, servers_of, split_url, whole
-from txcore.errors import ConfigError
+from txcore.errors import ConfigError, MessageRejectedError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
 
 SCHEME: Final = "kafka"
@@ -19,6 +19,9 @@ NAME_PREFIX: Final = "txc"
 TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 GROUP_NAME_SIZE_MAX: Final = 230
 """Longest name of a group, in characters: a topic's name has at most 249, including the prefix and suffix of txcore."""
+GROUP_END: Final = ":"
+"""The character after the group in a transactional id. No group's name has it, so a prefix that ends with it covers one
+group only."""
 PARTITION_COUNT_MAX: Final = 256
 BATCH_BYTES: Final = 1_000_000
 """The driver's `batch.size`, in bytes: a topic with a smaller limit gets its messages one by one."""
@@ -158,6 +161,30 @@ def topic_name(group: str, kind: LogKind) -> str:
     return f"{NAME_PREFIX}.{group}.{kind.value}"
 
 
+def check_group_name(group: str) -> None:
+    """Refuse a group's name that cannot be part of a topic's name.
+
+    Raises:
+        ConfigError: it has other characters, or too many.
+    """
+    if not TOPIC_NAME.fullmatch(group) or len(group) > GROUP_NAME_SIZE_MAX:
+        text = f"a group on Kafka has a name of letters, digits, '.', '_' and '-', not {group!r}"
+        raise ConfigError(text, key="group")
+
+
+def check_target_name(topic: str) -> None:
+    """Refuse a name to which no application may publish.
+
+    Raises:
+        MessageRejectedError: Kafka has no topics of this name, or the topic belongs to txcore or to Kafka itself.
+    """
+    if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
+        text = f"{topic!r} is no topic of Kafka: letters, digits, '.', '_' and '-', at most 249 of them"
+        raise MessageRejectedError(text, topic=topic, reason="topic")
+    if is_own_topic(topic):
+        raise MessageRejectedError(f"{topic!r} is not for messages", topic=topic, reason="topic")
+
+
 def checkpoint_topic(group: str) -> str:
     """Return the topic that holds the last checkpoint of each partition."""
     return f"{NAME_PREFIX}.{group}.checkpoint"
@@ -172,6 +199,11 @@ def is_own_topic(topic: str) -> bool:
 def consumer_group(group: str) -> str:
     """Return the Kafka consumer group whose members are the checkers of a group."""
     return f"{NAME_PREFIX}.{group}"
+
+
+def transactional_id_prefix(group: str) -> str:
+    """Return the beginning of the transactional ids of a group, and of no other group."""
+    return f"{consumer_group(group)}{GROUP_END}"
 
 
 def topic_settings(options: Options, group: str) -> Mapping[str, Mapping[str, str]]:

@@ -136,6 +136,7 @@ class KafkaClaim:
         while not self.is_closed:
             try:
                 self._control.partition_count(self.group)
+                self._control.check_checker(self.group)
                 self._take_part()
             except ConfigError as error:
                 self._refusal = error

@@ -28,7 +28,7 @@ from txcore.errors import (
     TxcoreError,
 )
 from txcore_kafka.clients import ConnectionNews, discard, make_producer
-from txcore_kafka.codec import is_missing, is_too_large, kafka_error
+from txcore_kafka.codec import is_forbidden, is_missing, is_too_large, kafka_error, translated
 from txcore_kafka.options import BATCH_BYTES, REQUEST_BYTES_MAX, Options
 from txcore_kafka.poll_lending import PollLending
 
@@ -106,6 +106,7 @@ class Producing:
         self._thread: threading.Thread | None = None
         self._stop_at_s: float | None = None
         self._is_closed = False
+        self._refusal: TxcoreError | None = None  #: why the broker refused the client, which is of no use any more
         self._lending = PollLending(clock)
         self._pause_s = 0.0
         self._quiet_turns = 0
@@ -132,6 +133,7 @@ class Producing:
         Raises:
             BusyError: too many records wait already; this record was not handed over.
             BackendUnavailableError, ClosedError: this record was not handed over.
+            ConfigError: this user may not produce at all; the next record tries it anew.
         """
         producer = self._lone_client() if record.is_alone else self._producer
         if producer is None:
@@ -141,7 +143,10 @@ class Producing:
         except BufferError as error:
             raise BusyError(f"{self._options.queue_max} records wait for the broker already") from error
         except KafkaException as error:
-            cause = kafka_error(error)
+            cause, refusal = kafka_error(error), self._refusal
+            if refusal is not None:
+                self.call(lambda: self._try_again(cause))
+                raise refusal from error
             if cause is not None and cause.fatal():
                 self.call(lambda: self._rebuild(cause))
             raise BackendUnavailableError(f"a record was not taken: {error}") from error
@@ -268,7 +273,9 @@ class Producing:
                 self._lone.poll(0)
         except KafkaException as error:
             cause = kafka_error(error)
-            if cause is None or cause.fatal():
+            if cause is not None and is_forbidden(cause):
+                self._refuse(cause)
+            elif cause is None or cause.fatal():
                 self._rebuild(cause)
             else:
                 _log.warning("kafka.producer_error", extra={"reason": str(error)})
@@ -311,6 +318,18 @@ class Producing:
         discard(old)
         self._take_reports()
         self._expire_all(BackendUnavailableError(f"the producer died: {cause}"))
+
+    def _refuse(self, cause: KafkaError) -> None:
+        """Keep the client that the broker refused: another one, made at once, would be refused without an end."""
+        self._refusal = refusal = translated(cause, "opening a producer")
+        _log.error("kafka.producer_refused", extra={"reason": str(refusal)})
+        self._expire_all(refusal)
+
+    def _try_again(self, cause: KafkaError | None) -> None:
+        """Replace a refused client, unless an earlier record has done so: the user may have its rights by now."""
+        if self._refusal is not None:
+            self._refusal = None
+            self._rebuild(cause)
 
     def _lone_client(self) -> Any:
         if self._lone is None:

@@ -128,6 +128,7 @@ class Readers:
         A leader that does not know that it was replaced reports an end that is too low.
 
         Raises:
+            ConfigError: this user may not see the topic.
             BackendTimeoutError, BackendUnavailableError: the broker did not report the bounds.
         """
         place = TopicPartition(topic, partition)
@@ -136,7 +137,9 @@ class Readers:
         except KafkaException as error:
             self.is_answering = False
             what = f"asking for the bounds of {topic!r}"
-            if is_missing(error):  # A broker learns of a new topic a little later than the client that created it.
+            if is_missing(error):
+                self.control.look([topic]).require(topic)  # A topic that is hidden from this user looks missing, too.
+                # A broker learns of a new topic a little later than the client that created it.
                 raise BackendTimeoutError(f"{what}: no broker knows of partition {partition} yet") from error
             raise translated(error, what) from error
         self.is_answering = True

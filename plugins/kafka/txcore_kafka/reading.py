@@ -13,7 +13,7 @@ from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedEr
 from txcore.port import running
 from txcore.records import LogKind, LogRecord, Position
 from txcore_kafka.clients import close
-from txcore_kafka.codec import is_missing, translated
+from txcore_kafka.codec import is_forbidden, is_missing, translated
 from txcore_kafka.ends import Log, is_end_marker
 from txcore_kafka.readers import Connection, Readers
 from txcore_kafka.resting import Rest
@@ -72,6 +72,8 @@ class KafkaReader:
             raise translated(raised, f"reading {self._topic!r}") from raised
         if not records and connection.news.trouble is not None:
             trouble, connection.news.trouble = connection.news.trouble, None
+            if is_forbidden(trouble):
+                raise translated(trouble, f"reading {self._topic!r}")
             raise BackendUnavailableError(f"reading {self._topic!r}: {trouble.str()}")
         self._consider_rest(is_quiet=not records)
         return records

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Final, cast
 
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined] # it lists no names of its own
+
 from txcore.backends.target_cache import Found, TargetCache
 from txcore.clock import Clock
 from txcore.errors import MessageRejectedError, TxcoreError
 from txcore.records import TargetMessage
 from txcore_kafka.codec import check_headers, record_size
 from txcore_kafka.control import Control
-from txcore_kafka.options import BATCH_BYTES, TOPIC_BYTES_DEFAULT, TOPIC_NAME, is_own_topic
+from txcore_kafka.options import BATCH_BYTES, TOPIC_BYTES_DEFAULT, check_target_name
 from txcore_kafka.presence import FRESH_S, Presence, no_topic
 from txcore_kafka.threads import Worker
 
@@ -40,7 +42,7 @@ class Targets:
         for message in messages:
             bytes_max = self._bytes_max.known(message.topic, now_s)
             if bytes_max is None:
-                _check_name(message.topic)
+                check_target_name(message.topic)
                 unknown.append(message.topic)
                 continue
             if message.headers:
@@ -62,7 +64,8 @@ class Targets:
     def ask(self, topics: Iterable[str], found: Found) -> None:
         """Call *found* once, here or on the worker's thread: with None if *topics* exist, or with the first error.
 
-        The error is a MessageRejectedError for a missing topic, another one if the broker gave no answer.
+        The error is a MessageRejectedError for a missing topic, a ConfigError for one to which this user may not write,
+        another one if the broker gave no answer.
         """
         self._bytes_max.ask(topics, found)
 
@@ -74,32 +77,26 @@ class Targets:
     def _begin(self, topics: Sequence[str]) -> None:
         self._worker.submit(lambda: self._found(topics)).add_done_callback(lambda found: self._end(topics, found))
 
-    def _found(self, topics: Sequence[str]) -> dict[str, int]:
-        """Return the most bytes of a message for those of *topics* that exist; blocks."""
-        counts = self._control.counts(list(topics))
-        settings = self._control.settings(list(counts)) if counts else {}
-        texts = {topic: settings.get(topic, {}).get("max.message.bytes", "") for topic in counts}
-        return {topic: int(text) if text else TOPIC_BYTES_DEFAULT for topic, text in texts.items()}
+    def _found(self, topics: Sequence[str]) -> dict[str, int | TxcoreError]:
+        """Return the most bytes of a message for those of *topics* that exist, or why none may be sent; blocks."""
+        seen = self._control.look(topics, AclOperation.WRITE)
+        settings = self._control.settings(list(seen.counts)) if seen.counts else {}
+        texts = {topic: settings.get(topic, {}).get("max.message.bytes", "") for topic in seen.counts}
+        bytes_max = {topic: int(text) if text else TOPIC_BYTES_DEFAULT for topic, text in texts.items()}
+        return {**bytes_max, **seen.refusals}
 
-    def _end(self, topics: Sequence[str], found: Future[dict[str, int]]) -> None:
+    def _end(self, topics: Sequence[str], found: Future[dict[str, int | TxcoreError]]) -> None:
         error = cast("TxcoreError | None", found.exception())
         for topic in topics:
-            if error is not None:
-                self._bytes_max.failed(topic, error)
-            elif topic in found.result():
+            answer = found.result().get(topic) if error is None else error
+            if isinstance(answer, TxcoreError):
+                self._bytes_max.failed(topic, answer)
+            elif answer is not None:
                 self._presence.note(topic)
-                self._bytes_max.answered(topic, found.result()[topic])
+                self._bytes_max.answered(topic, answer)
             else:
                 self._presence.forget(topic)
                 self._bytes_max.failed(topic, no_topic(topic))
-
-
-def _check_name(topic: str) -> None:
-    if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
-        text = f"{topic!r} is no topic of Kafka: letters, digits, '.', '_' and '-', at most 249 of them"
-        raise MessageRejectedError(text, topic=topic, reason="topic")
-    if is_own_topic(topic):
-        raise MessageRejectedError(f"{topic!r} is not for messages", topic=topic, reason="topic")
 
 
 def _may_exceed(message: TargetMessage, bytes_max: int) -> bool:
