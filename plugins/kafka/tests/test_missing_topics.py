@@ -207,10 +207,10 @@ def test_in_a_transaction_a_topic_that_is_gone_hurts_no_other_release(together):
     assert raw.statuses(raw.release(together, raw.commit(again))) == [DURABLE]
     delete(together, gone)
     together.until(lambda: raw.statuses(raw.release(together, raw.commit(bad))) == [REFUSED], "the refusal")
-    before = together.backend._releaser.lane.rebuilt_count
+    before = together.backend._releaser.lanes.of(together.group).rebuilt_count
     outcomes = raw.release(together, *map(raw.commit, [*good[:2], bad, *good[2:]]))
     assert raw.statuses(outcomes) == [DURABLE] * 2 + [REFUSED] + [DURABLE] * 3
-    assert together.backend._releaser.lane.rebuilt_count == before
+    assert together.backend._releaser.lanes.of(together.group).rebuilt_count == before
     assert together.bodies(topic) == [half.messages[0].body for half in good]
 
 

@@ -19,7 +19,7 @@ DURABLE, REFUSED, UNKNOWN, FENCED = Status.DURABLE, Status.REFUSED, Status.UNKNO
 
 
 def lane(kit):
-    return kit.backend._releaser.lane
+    return kit.backend._releaser.lanes.of(kit.group)
 
 
 def halves_of(kit, topic, count):

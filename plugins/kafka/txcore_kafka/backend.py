@@ -33,8 +33,9 @@ from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.control import Control
 from txcore_kafka.ends import Ends
 from txcore_kafka.guarantees import capabilities_of
+from txcore_kafka.lanes import Lanes
 from txcore_kafka.lookups import LookUps
-from txcore_kafka.options import NAME_PREFIX, Options, checkpoint_topic
+from txcore_kafka.options import Options, checkpoint_topic
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.presence import Presence
 from txcore_kafka.producing import Producing, Record
@@ -43,7 +44,6 @@ from txcore_kafka.reading import KafkaReader
 from txcore_kafka.releasing import Releaser
 from txcore_kafka.targets import Targets
 from txcore_kafka.threads import Worker
-from txcore_kafka.transactions import TransactionLane
 
 CHECKPOINT_KEY: Final = b"checkpoint"
 """The key of every checkpoint: compaction keeps the last record of each partition."""
@@ -85,8 +85,7 @@ class KafkaBackend(ClosedAtExit):
         self._capabilities = capabilities_of(self._options)
         if self._options.is_transactional:
             number = (randomness or system_randomness()).getrandbits(64)
-            name = f"{NAME_PREFIX}.{number:016x}"
-            self._releaser.lane = TransactionLane(self._options, self._clock, name)
+            self._releaser.lanes = Lanes(self._options, self._clock, number)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -96,9 +95,7 @@ class KafkaBackend(ClosedAtExit):
     def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
         """See `Backend.ensure_group`; makes the group's four topics or verifies them."""
         self._enter()
-        if self._releaser.lane is not None:
-            self._releaser.lane.start()
-        return self._worker.submit(lambda: self._control.ensure_group(group, partition_count))
+        return self._worker.submit(lambda: self._ensure_group(group, partition_count))
 
     def append_halves(self, batch: Batch[HalfRecord]) -> None:
         """See `Backend.append_halves`.
@@ -148,7 +145,7 @@ class KafkaBackend(ClosedAtExit):
 
     def poll(self, timeout_s: float, is_done: Callable[[], Any] = never_done, *, comes_again: bool = False) -> bool:
         """See `Backend.poll`; the poll thread lends its work, except with releases that end on another thread."""
-        if self._releaser.lane is not None:
+        if self._releaser.lanes is not None:
             return False
         return self._producing.poll(timeout_s, is_done, comes_again=comes_again)
 
@@ -167,11 +164,17 @@ class KafkaBackend(ClosedAtExit):
             exiting.run_beside(functools.partial(self._close, timeout_s, closing), "txcore-kafka-close")
         return closing
 
+    def _ensure_group(self, group: str, partition_count: int | None) -> int:
+        count = self._control.ensure_group(group, partition_count)
+        if self._releaser.lanes is not None:
+            self._releaser.lanes.of(group).start()
+        return count
+
     def _close(self, timeout_s: float, future: Future[None]) -> None:
         deadline_s = self._clock.elapsed_s() + timeout_s
         try:
-            if self._releaser.lane is not None:
-                self._releaser.lane.close(timeout_s * 0.8)
+            if self._releaser.lanes is not None:
+                self._releaser.lanes.close(timeout_s * 0.8)
             leaving = [claim.close(self._left_s(deadline_s) * 0.25) for claim in self._claims]
             self._producing.close(self._left_s(deadline_s) * 0.8)
             self._worker.stop(self._left_s(deadline_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, cast
@@ -16,13 +17,15 @@ from txcore.records import HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import target_headers
 from txcore_kafka.codec import as_sent, is_missing
 from txcore_kafka.control import Control
+from txcore_kafka.entries import Entry
+from txcore_kafka.lanes import Lanes
 from txcore_kafka.lookups import LookUps
 from txcore_kafka.op_merging import OpMerger
 from txcore_kafka.options import Options, topic_name
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.producing import ANY_PARTITION, Producing
 from txcore_kafka.sendings import PARKED_INDEX, HalfSending, Marking, Release, TargetSend
-from txcore_kafka.transactions import Entry, TransactionLane
+from txcore_kafka.transactions import TransactionLane
 
 HALVES: Final = "halves"
 RELEASES: Final = "releases"
@@ -49,7 +52,7 @@ class Releaser:
         self._presence = look_ups.presence
         self._clock = clock
         self.ops = OpMerger(producing, clock)
-        self.lane: TransactionLane | None = None  #: publishes releases and marks in transactions, unless it is None
+        self.lanes: Lanes | None = None  #: publish releases and marks in transactions, unless it is None
         producing.on_turn = self.ops.flush_due
         producing.on_stop = self.ops.flush_all
 
@@ -76,8 +79,8 @@ class Releaser:
 
     def release(self, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
         """Publish the targets of each item, or its parked record; its op comes after these, or in one transaction."""
-        if self.lane is not None:
-            self._release_together(self.lane, batch, claim)
+        if self.lanes is not None:
+            self._release_together(self.lanes, batch, claim)
             return
         deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
         counts = self._control.partition_counts
@@ -95,21 +98,21 @@ class Releaser:
         self._producing.watch(RELEASES, started, deadline_s)
         self.ops.flush_urgent()
 
-    def _release_together(self, lane: TransactionLane, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
+    def _release_together(self, lanes: Lanes, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
         deadline_s = self._clock.elapsed_s() + self._options.release_timeout_s
-        ready: list[Entry] = []
+        ready: defaultdict[TransactionLane, list[Entry]] = defaultdict(list)
         for index, resolution in enumerate(batch.items):
             half = resolution.half
             finish = functools.partial(self._finish_together, batch, index)
-            entry = Entry(half, resolution.op, claim, finish, resolution)
+            entry, lane = Entry(half, resolution.op, claim, finish, resolution), lanes.of(half.group)
             topics = self._targets.unknown(half.messages[target].topic for target in resolution.targets)
             if topics or half.group not in self._control.partition_counts:
                 self._look_ups.defer(entry, half.group, topics, functools.partial(lane.put, [entry]), deadline_s)
             else:
-                ready.append(entry)
-        if ready:
-            self._producing.watch(IN_TRANSACTIONS, ready, deadline_s)
-            lane.put(ready)
+                ready[lane].append(entry)
+        for lane, entries in ready.items():
+            self._producing.watch(IN_TRANSACTIONS, entries, deadline_s)
+            lane.put(entries)
 
     def _finish_together(self, batch: Batch[Resolution], index: int, outcome: Outcome) -> None:
         """Settle an item of a transaction; a missing topic is a refusal only if the broker itself reports it."""
@@ -129,12 +132,12 @@ class Releaser:
         """Append a CLAIM or TICK after the ops queued so far; *stored* is called before the Future is resolved."""
         deadline_s = self._clock.elapsed_s() + self._options.release_timeout_s
         marking = Marking(stored)
-        lane, item = self.lane, cast("Any", marking)
-        if lane is None:
+        item = cast("Any", marking)
+        if self.lanes is None:
             go = functools.partial(self.ops.mark, group, partition, op, marking.settle)
         else:
             item = Entry((group, partition), op, claim, marking.settle)
-            go = functools.partial(lane.put, [item])
+            go = functools.partial(self.lanes.of(group).put, [item])
         if group in self._control.partition_counts:
             self._producing.watch(MARKS, [item], deadline_s)
             go()
