@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +51,7 @@ _POM: Final = """\
 {dependencies}  </dependencies>
 </project>
 """
-# pyspark brings their other dependencies, and Spark's parent project names a repository of its own.
+# pyspark, or Kafka itself, brings their other dependencies, and Spark's parent project names a repository of its own.
 _ALONE: Final = (
     "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
     "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>\n"
@@ -114,15 +116,32 @@ def spark_kafka_libraries() -> Path:
     Raises:
         ServerUnavailableError: there is no Maven, or Maven could not fetch the jars.
     """
+    return made_once(base_folder() / "spark_kafka_4.2.0", lambda target: _fetch_alone(target, _SPARK_JARS))
 
-    def make(target: Path) -> None:
-        maven = _program("mvn", "maven")
-        pom = target / "pom.xml"
-        pom.write_text(_POM.format(dependencies="".join(_ALONE.format(*jar) for jar in _SPARK_JARS)), encoding="utf-8")
-        command = [str(maven), "-q", "-B", "-Dstyle.color=never", "-f", str(pom), _MAVEN_PLUGIN]
-        run(command, f"-DoutputDirectory={target}", timeout_s=_DOWNLOAD_TIME_MAX_S)
 
-    return made_once(base_folder() / "spark_kafka_4.2.0", make)
+def write_acls_script(folder: Path) -> None:
+    """Write the newest Kafka's `kafka-acls.sh` into *folder*: Maven has the jars of Kafka's tools, but no scripts.
+
+    Raises:
+        ServerUnavailableError: there is no Java or no Maven, or Maven could not fetch the jars.
+    """
+    version = KAFKA_VERSIONS[NEWEST]
+    jar = ("org.apache.kafka", "kafka-tools", version)
+    tools = made_once(base_folder() / f"kafka_tools_{version}", lambda target: _fetch_alone(target, (jar,)))
+    *java, libraries = java_command(kafka_libraries(version), *QUICK_START)
+    command = shlex.join([*java, f"{libraries}:{tools}/*", "org.apache.kafka.tools.AclCommand"])
+    script = folder / "kafka-acls.sh"
+    script.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+
+
+def _fetch_alone(target: Path, jars: Sequence[tuple[str, str, str]]) -> None:
+    """Let Maven copy *jars*, without what they depend on, into *target*."""
+    maven = _program("mvn", "maven")
+    pom = target / "pom.xml"
+    pom.write_text(_POM.format(dependencies="".join(_ALONE.format(*jar) for jar in jars)), encoding="utf-8")
+    command = [str(maven), "-q", "-B", "-Dstyle.color=never", "-f", str(pom), _MAVEN_PLUGIN]
+    run(command, f"-DoutputDirectory={target}", timeout_s=_DOWNLOAD_TIME_MAX_S)
 
 
 def kafka_version(libraries: Path) -> str:

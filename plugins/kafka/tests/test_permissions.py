@@ -1,182 +1,198 @@
-"""The permissions that README.md names are enough, and each missing one is reported by name."""
+"""The rights that `txcore permissions` prints are enough for each role, and Kafka's own script accepts them."""
 
 from __future__ import annotations
 
-import contextlib
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
-from txcore_conformance.brokers.security import USER
-from txcore_conformance.kit import Answers, error_of, wait_until
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AclOperation, NewTopic
+from txcore_conformance.brokers.kafka_programs import write_acls_script
+from txcore_conformance.kit import FAST, UNKNOWN, Answers, hasty, wait_until
+from txcore_conformance.required import obtained
+from txcore_kafka import PLUGIN
+from txcore_kafka.options import parse_url, topic_settings
 
 import txcore
-from txcore import Message
-from txcore.errors import ConfigError, HalfRefusedError
-from txcore.records import LogKind
+from txcore import CheckPolicy, Message
+from txcore.doctor.backend_checks import port_examination
+from txcore.errors import UsageError
+from txcore.findings import Request, examine
+from txcore.permissions import Access, Role
+from txcore.registry import open_doctor
 
+README = Path(__file__).parents[1] / "README.md"
 TIMEOUT_S = 30.0
-EVERYTHING = AclBindingFilter(
-    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
-)
-TARGET, SECRET = "orders.created", "salaries"
-COMMIT_STATE = txcore.LocalTransactionState.COMMIT
-LOGS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
-#: As in README.md: resource type, name, pattern, operations.
-NEEDED = (
-    ("TOPIC", "txc.orders.", "PREFIXED", LOGS),
-    ("TOPIC", TARGET, "LITERAL", ("DESCRIBE", "DESCRIBE_CONFIGS", "WRITE")),
-    ("GROUP", "txc.orders", "LITERAL", ("DESCRIBE", "READ")),
-)
-FOR_TRANSACTIONS = (("TRANSACTIONAL_ID", "txc.", "PREFIXED", ("DESCRIBE", "WRITE")),)
+COMMIT = txcore.LocalTransactionState.COMMIT
+PRODUCER, CHECKER = Role.PRODUCER, Role.CHECKER
+everywhere = pytest.mark.parametrize("group", ["orders", "billing", "orders.eu"])
+both_releases = pytest.mark.parametrize("release", ["steps", "transaction"])
 
 
-@pytest.fixture(scope="module")
-def guarded(started_broker):
-    """A broker that allows a user nothing but the given permissions; a client without a name may do everything."""
-    broker = started_broker(
-        credentials=True,
-        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        super_users="User:ANONYMOUS",
-        transaction_abort_timed_out_transaction_cleanup_interval_ms="1000",
-    )
-    yield broker
-    broker.remove()
-
-
-@pytest.fixture
-def admin(guarded):
-    made = AdminClient({"bootstrap.servers": guarded.url.partition("://")[2], "log_level": 2})
-    for answer in made.create_topics([NewTopic(TARGET, 1), NewTopic(SECRET, 1)]).values():
-        with contextlib.suppress(Exception):  # The topics exist since an earlier test.
-            answer.result(TIMEOUT_S)
-    yield made
-    for answer in made.delete_acls([EVERYTHING]).values():
-        answer.result(TIMEOUT_S)
-
-
-def allow(admin, *rules):
-    bindings = [
-        AclBinding(
-            ResourceType[kind],
-            name,
-            ResourcePatternType[pattern],
-            f"User:{USER}",
-            "*",
-            AclOperation[operation],
-            AclPermissionType.ALLOW,
-        )
-        for kind, name, pattern, operations in rules
-        for operation in operations
-    ]
-    for answer in admin.create_acls(bindings).values():
-        answer.result(TIMEOUT_S)
-    # The controller has answered; the broker applies the rules after it has read them.
-    wait_until(lambda: set(bindings) <= set(admin.describe_acls(EVERYTHING).result(TIMEOUT_S)), "the rules in force")
-
-
-@contextlib.contextmanager
-def opened(guarded, **options):
-    query = "&".join(
-        f"{key}={value}" for key, value in ({"partitions": "2", "control_timeout_s": "3"} | options).items()
-    )
-    backend = txcore.connect(f"{guarded.credentials_url}?{query}")
-    try:
-        yield backend
-    finally:
-        backend.close(5).result(TIMEOUT_S)
-
-
-def walk(backend):
-    """Send one transaction and let a checker run once; return the stored checkpoints."""
-    policy = txcore.CheckPolicy(immunity_s=backend.capabilities.release_time_max_s + 20.0)
-    producer = txcore.TransactionProducer(backend, "orders", policy=policy)
+def begun(backend, group, body, *, is_hasty=False):
+    """Return a prepared transaction with one message; the half of a hasty one is checked soon."""
+    immunity_s = 0.1 if is_hasty else backend.capabilities.release_time_max_s + 20.0
+    policy = CheckPolicy(immunity_s=immunity_s)
+    producer = txcore.TransactionProducer(hasty(backend) if is_hasty else backend, group, policy=policy)
     transaction = producer.begin()
-    transaction.publish(Message(TARGET, b"body"))
+    transaction.publish(Message(f"{group}.created", body))
     transaction.prepare()
-    assert transaction.commit().state is txcore.EndState.ACCEPTED
-    checker = txcore.Checker(backend, "orders", listener=Answers(COMMIT_STATE))
-    assert checker.run_once(TIMEOUT_S).partitions == 2
+    return transaction
+
+
+def orphaned(guarded, group, body):
+    """Return the id of a half whose producer does nothing more."""
+    with guarded.opened("") as backend:
+        return begun(backend, group, body, is_hasty=True).transaction_id
+
+
+def checked(backend, group, answer, condition, **policy):
+    """Let a checker with *answer* judge halves until *condition* holds."""
+    checker = txcore.Checker(
+        backend,
+        group,
+        listener=Answers(answer),
+        policy=CheckPolicy(interval_s=0.001, **policy),
+        limits=FAST,
+    )
+    wait_until(lambda: checker.run_once(TIMEOUT_S).partitions == 2 and condition(), "the goal of the checker")
     checker.stop()
-    return [backend.load_checkpoint("orders", partition).result(TIMEOUT_S) for partition in (0, 1)]
 
 
-def test_the_documented_permissions_are_enough(guarded, admin):
-    """Producers and checkers work with the documented permissions, from halves to checkpoints."""
-    allow(admin, *NEEDED)
-    with opened(guarded) as backend:
-        assert any(walk(backend))
+@both_releases
+@everywhere
+def test_a_producer_needs_no_more(guarded, group, release):
+    """A producer commits and rolls back with the printed rights; its ops are stored, so the checker is not needed."""
+    with guarded.opened(guarded.user(group, PRODUCER, release), release) as backend:
+        committed, undone = begun(backend, group, b"yes"), begun(backend, group, b"no")
+        assert committed.commit().state is txcore.EndState.ACCEPTED
+        assert undone.rollback().state is txcore.EndState.ACCEPTED
+    with guarded.opened("") as backend, txcore.Operator(backend, group, by="ann") as operator:
+        states = [operator.show(each.transaction_id).state for each in (committed, undone)]
+    assert states == ["committed", "rolled back"]
 
 
-def test_transactions_need_their_ids_besides(guarded, admin):
-    """With `release=transaction` the documented permissions and those for transactional ids are enough."""
-    allow(admin, *NEEDED, *FOR_TRANSACTIONS)
-    options = {"release": "transaction", "transaction_timeout_s": "2.5", "transaction_sweep_s": "1"}
-    with opened(guarded, **options) as backend:
-        assert any(walk(backend))
+@both_releases
+@everywhere
+def test_a_checker_needs_no_more(guarded, group, release):
+    """With the printed rights a checker claims, decides, parks and stores its place; an operator lists and forces."""
+    lost, parked, forced = (orphaned(guarded, group, body) for body in (b"lost", b"parked", b"forced"))
+    with (
+        guarded.opened(guarded.user(group, CHECKER, release), release) as backend,
+        txcore.Operator(backend, group, by="ann") as operator,
+    ):
+        assert {lost, parked, forced} <= {each.transaction_id for each in operator.pending()}
+        operator.rollback(forced, "test data")
+        checked(backend, group, UNKNOWN, lambda: {lost, parked} <= ids(operator.parked()), check_max=1)
+        operator.resume(parked, "the listener was down")
+        operator.rollback(lost, "test data")
+        checked(backend, group, COMMIT, lambda: not {lost, parked, forced} & ids(operator.pending()))
+        states = [operator.show(each).state for each in (lost, parked, forced)]
+        assert states == ["rolled back", "committed", "rolled back"]
+        assert any(backend.load_checkpoint(group, partition).result(TIMEOUT_S) for partition in (0, 1))
 
 
-def test_a_group_that_may_not_be_made_is_an_error(guarded, admin):
-    """The error names the topic that could not be made."""
-    with opened(guarded) as backend:
-        error = error_of(lambda: backend.ensure_group("orders"), TIMEOUT_S)
-    assert isinstance(error, ConfigError)
-    assert "txc.orders." in str(error)
-    assert "authoriz" in str(error).lower()
+def ids(entries):
+    return {each.transaction_id for each in entries}
 
 
-def test_a_log_that_may_not_be_written_reports_no_end(guarded, admin):
-    """A reader that may not write a marker to its log gets a ConfigError that names the topic."""
-    allow(admin, *NEEDED)
-    with opened(guarded) as backend:
-        backend.ensure_group("orders").result(TIMEOUT_S)
-    for answer in admin.delete_acls([EVERYTHING]).values():
-        answer.result(TIMEOUT_S)
-    allow(admin, ("TOPIC", "txc.orders.", "PREFIXED", LOGS[:-1]), ("TOPIC", "txc.orders.op", "LITERAL", LOGS[-1:]))
-    with opened(guarded) as backend:
-        reader = backend.read("orders", LogKind.HALF, 0)
-        error = error_of(reader.end, TIMEOUT_S)
-        assert isinstance(error, ConfigError)
-        assert "txc.orders.half" in str(error)
-        reader.close()
+@both_releases
+def test_a_checkers_doctor_finds_what_the_administrators_finds(guarded, release):
+    """The doctor's answers about a group and its targets are the same with a checker's rights and with all rights."""
+    found = []
+    for user in ("", guarded.user("orders", CHECKER, release)):
+        request = Request("orders", ("orders.created",))
+        with guarded.opened(user, release) as backend:
+            own = open_doctor(guarded.url(user, release), request)
+            report = examine(own).joined(examine(port_examination(backend, request)))
+        found.append({line.name: (line.finding.level, line.finding.change) for line in report.lines})
+    differing = {name for name, finding in found[0].items() if found[1].get(name) != finding}
+    # These read the settings of a broker, which belong to no group.
+    assert differing <= {"kafka.version", "kafka.auto-create", "kafka.session-timeout", "kafka.internal-topics"}
 
 
-def test_a_target_that_may_not_be_written_is_refused_before_the_half(guarded, admin):
-    """A half is refused if its target topic is hidden from the user, who has no DESCRIBE permission for it."""
-    allow(admin, *NEEDED)
-    with opened(guarded) as backend:
-        transaction = txcore.TransactionProducer(backend, "orders").begin()
-        transaction.publish(Message(SECRET, b"body"))
-        with pytest.raises(HalfRefusedError, match=SECRET):
-            transaction.prepare()
+@pytest.mark.parametrize("role", list(Role))
+def test_with_create_a_user_makes_its_group_and_nothing_else(guarded, newcomer, role):
+    """A user with `--create` makes the four topics of its group, and then uses them; it can make no other topic."""
+    group = f"new-{role.value}"
+    guarded.allow(guarded.acls_of(guarded.printed(newcomer, group, role, targets=("orders.created",), creates=True)))
+    with guarded.opened(newcomer) as backend:
+        assert backend.ensure_group(group, 2).result(TIMEOUT_S) == 2
+    with guarded.opened(newcomer) as backend:
+        assert backend.ensure_group(group, 2).result(TIMEOUT_S) == 2
+    found = guarded.admin.list_topics(timeout=TIMEOUT_S).topics
+    assert {name for name in found if name.startswith(f"txc.{group}.")} == set(
+        topic_settings(parse_url("kafka://a"), group)
+    )
+    admin = guarded.admin_client(newcomer)
+    for topic in (f"txc.{group}.eu.half", "anything"):
+        (answer,) = admin.create_topics([NewTopic(topic, 1)]).values()
+        with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+            answer.result(TIMEOUT_S)
 
 
-def test_a_target_whose_limit_is_secret_is_taken_for_a_usual_one(guarded, admin):
-    """Messages to a target are sent without the permission DESCRIBE_CONFIGS; the broker itself checks their size."""
-    allow(admin, *NEEDED[:1], ("TOPIC", TARGET, "LITERAL", ("DESCRIBE", "WRITE")), NEEDED[2])
-    with opened(guarded) as backend:
-        assert any(walk(backend))
+@pytest.mark.parametrize(("user", "role"), [("plain", PRODUCER), ('o\'neill & $HOME "co"', CHECKER)])
+def test_the_printed_text_runs_in_a_shell(guarded, tmp_path, user, role):
+    """Kafka's own `kafka-acls.sh` adds what the printed text says, also for a user whose name a shell would expand."""
+    obtained("kafka", lambda: write_acls_script(tmp_path))
+    text = guarded.printed(user, "orders.eu", role, "transaction", creates=True)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(
+        ["bash", "-eu"], input=text, text=True, check=True, capture_output=True, env=environment, timeout=300
+    )
+    try:
+        assert guarded.acls(user) == set(guarded.acls_of(text))
+    finally:
+        guarded.forbid(user)
 
 
-def test_a_checker_that_may_not_join_says_so(guarded, admin):
-    """The claim of a checker that may not join its group raises ConfigError instead of waiting for ever."""
-    allow(admin, *NEEDED[:2])
-    with opened(guarded) as backend:
-        backend.ensure_group("orders").result(TIMEOUT_S)
-        claim = backend.claim("orders", "me")
-        error = None
-        for _ in range(600):
-            error = error or error_of(claim.poll, 1)
-            if error is not None:
-                break
-            claim._thread.join(0.05)
-        assert isinstance(error, ConfigError)
-        assert "txc.orders" in str(error) or "orders" in str(error)
+def test_a_producer_has_the_least_rights(guarded):
+    """A producer may read nothing, and is given no right to the parked and checkpoint topics."""
+    acls = guarded.acls_of(guarded.printed("me", "orders", PRODUCER, "transaction"))
+    assert AclOperation.READ not in {acl.operation for acl in acls}
+    assert {acl.name for acl in acls} == {"txc.orders.half", "txc.orders.op", "orders.created", "txc.orders:"}
+
+
+def test_targets_that_were_not_named_are_asked_for(guarded):
+    """Without a target the text says how to name one, as the group can publish nothing."""
+    assert "# No target was named: --target TOPIC" in guarded.printed("me", "orders", CHECKER, targets=())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": "*"},
+        {"user": "orders "},
+        {"user": "a\nb"},
+        {"group": "*"},
+        {"group": "orders:eu"},
+        {"targets": ("*",)},
+        {"targets": ("txc.billing.half",)},
+        {"targets": ("__consumer_offsets",)},
+    ],
+    ids=str,
+)
+def test_a_name_that_would_widen_the_rights_is_misuse(fields):
+    """Names that Kafka's script takes for all users or topics are refused, and so are topics of txcore and of Kafka."""
+    access = Access(**{"user": "orders", "group": "orders", "role": CHECKER, "targets": ("orders.created",)} | fields)
+    with pytest.raises(UsageError):
+        PLUGIN.permissions_of("kafka://localhost", access)
+
+
+def test_the_readme_shows_what_is_printed():
+    """The commands in README.md print the text that follows them."""
+    (section,) = re.findall(r"^## Permissions\n(.*?)^## ", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    shown = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    commands, *texts = shown
+    lines = commands.strip().splitlines()
+    assert len(lines) == len(texts) == 2
+    for line, text in zip(lines, texts, strict=True):
+        words = shlex.split(line, comments=True)
+        ran = subprocess.run(
+            [os.sys.executable, "-m", "txcore.cli", *words[1:]], capture_output=True, text=True, check=True, timeout=100
+        )
+        assert ran.stdout == text

@@ -21,6 +21,7 @@ PLUGIN: Final = BackendPlugin(
     backend="txcore_kafka.backend:KafkaBackend",
     examination="txcore_kafka.doctor:kafka_examination",
     objects="txcore_kafka.describing:describe_group",
+    permissions="txcore_kafka.permissions:describe_permissions",
     consumer="txcore_kafka.consumer:open_consumer",
 )
 
