@@ -95,6 +95,24 @@ def test_readers_of_uncommitted_records_see_what_was_aborted(together):
     assert together.bodies(topic) == []
 
 
+def test_each_group_has_ids_of_its_own(together):
+    """One call releases halves of two groups, each in a transaction whose id begins with its group and a colon."""
+    topic = together.topic()
+    other = type(together)(together.harness)
+    other.adopt(together.backend)
+    other.wait(together.backend.ensure_group(other.group, 2))
+    halves = [raw.half(each, topic, body=each.group.encode()) for each in (together, other)]
+    assert raw.statuses(raw.append(together, *halves)) == [DURABLE] * 2
+    before = [lane(each).commit_count for each in (together, other)]
+    assert raw.statuses(raw.release(together, *map(raw.commit, halves))) == [DURABLE] * 2
+    assert [lane(each).commit_count for each in (together, other)] == [count + 1 for count in before]
+    assert [lane(each)._name.partition(":")[0] for each in (together, other)] == [
+        f"txc.{each.group}" for each in (together, other)
+    ]
+    assert set(together.bodies(topic)) == {half.messages[0].body for half in halves}
+    other.close()
+
+
 def test_a_missing_target_is_refused_without_a_transaction(together):
     """A release to a missing topic is refused before a transaction begins, so that it delays no other release."""
     before = lane(together).commit_count, lane(together).rebuilt_count
