@@ -49,6 +49,20 @@ class Batch(Protocol[Item]):
         submitting call has returned. Never blocks, never raises, never calls the backend.
         """
 
+    def settle_all(self, indices: Sequence[int], outcome: Outcome) -> None:
+        """Report one outcome of several items, as `settle` of each would; *indices* is not changed afterwards."""
+
+
+class SettlesEach:
+    """Base of a batch for which many items that end alike are as many single ones."""
+
+    settle: Callable[[int, Outcome], None]
+
+    def settle_all(self, indices: Sequence[int], outcome: Outcome) -> None:
+        """See `Batch.settle_all`."""
+        for index in indices:
+            self.settle(index, outcome)
+
 
 class Reader(Protocol):
     """One log of one partition, read forward. One thread at a time."""

@@ -296,14 +296,12 @@ class Outcome(msgspec.Struct):
         status: See `Status`.
         error: The error, with fields, for REFUSED and UNKNOWN.
         decision: The kind that holds the place, for SUPERSEDED.
-        appended_ms: The broker's time of the append, where the backend has `server_time`.
         missing: Indices of targets that were not confirmed (release only).
     """
 
     status: Status
     error: TxcoreError | None = None
     decision: int = 0
-    appended_ms: int | None = None
     missing: tuple[int, ...] = ()
 
 

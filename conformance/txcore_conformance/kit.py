@@ -34,7 +34,7 @@ from txcore.errors import ClosedError, TxcoreError
 from txcore.fence import Fence
 from txcore.history.journey import Journey
 from txcore.ids import TransactionId
-from txcore.port import Backend
+from txcore.port import Backend, SettlesEach
 from txcore.records import Capabilities, Half, Outcome
 from txcore_conformance import oracle
 from txcore_conformance.harness import Delivered, Harness
@@ -67,7 +67,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 60.0, *
     return value
 
 
-class Recorder:
+class Recorder(SettlesEach):
     """A batch that stores each item's outcome and records a second one; implements `port.Batch`."""
 
     def __init__(self, items: Sequence[Any]) -> None:

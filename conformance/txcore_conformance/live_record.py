@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from txcore.port import Backend
+from txcore.port import Backend, SettlesEach
 from txcore.records import Outcome, Status
 
 BEFORE_S: Final = 3.0
@@ -89,7 +89,7 @@ class Recording:
         self._inner.release(cast("Any", _Watched(batch, f"{first}.", self._journal)), claim)
 
 
-class _Watched:
+class _Watched(SettlesEach):
     """A batch whose settling is recorded first."""
 
     def __init__(self, batch: Any, prefix: str, journal: Journal) -> None:

@@ -23,7 +23,7 @@ from txcore.errors import BackendTimeoutError, TxcoreError, UsageError
 from txcore.history.journey import Journey
 from txcore.ids import TransactionId, id_text
 from txcore.operator.operator import Operator
-from txcore.port import Backend
+from txcore.port import Backend, SettlesEach
 from txcore.records import HalfRecord, Op, OpKind, Outcome, ParkCode, Parked, Resolution, Status
 from txcore_spark.store import Store
 
@@ -45,7 +45,7 @@ class Planned:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Waiting(SettlesEach):
     """A batch of one; implements `port.Batch`."""
 
     items: Sequence[Resolution]

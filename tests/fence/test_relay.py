@@ -17,6 +17,7 @@ from txcore.fence import FenceAnswer
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.message_table import SLOT_COUNT, lane_of
 from txcore.outbox.sql_table import SLOTS_MAX, SqlMessageTable
+from txcore.port import SettlesEach
 from txcore.records import Outcome, Status
 from txcore.runtime import instrumentation
 
@@ -80,7 +81,7 @@ class LateClock(SystemClock):
         return super().elapsed_s() + self.late_s
 
 
-class Part:
+class Part(SettlesEach):
     """A batch of some items of another batch."""
 
     def __init__(self, batch, indexes):

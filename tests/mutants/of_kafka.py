@@ -8,41 +8,49 @@ DATA_PATH = "plugins/kafka/tests/test_data_path.py::"
 MISSING = "plugins/kafka/tests/test_missing_topics.py::"
 
 
-def queue_the_op_first(start):
-    """Queue the op before its targets are handed over."""
+def queue_the_op_first(send):
+    """Queue the ops before their targets are handed over."""
 
-    def started(self, item):
-        half, op = item.resolution.half, item.resolution.op
-        if op is not None:
-            self.ops.put(half.group, half.partition, op, None)
-        start(self, item)
+    def sent(self, indices, *refusal):
+        indices = list(indices)
+        self.ops.put(self.items, indices, lambda *_: None)
+        send(self, indices, *refusal)
 
-    return started
+    return sent
 
 
-def take_a_refusal_for_stored(failed):
-    """Count a target that the broker refused as confirmed."""
-    return lambda self, outcome: self.confirmed(-1) if outcome.status.name == "REFUSED" else failed(self, outcome)
+def take_a_refusal_for_stored(record_failed):
+    """Count a record that the broker refused as stored."""
+
+    def failed(self, number, outcome):
+        if outcome.status.name == "REFUSED":
+            self.records_stored([number])
+        else:
+            record_failed(self, number, outcome)
+
+    return failed
 
 
 def overtake(mark):
     """Send a mark at once, before the ops that wait to be merged."""
 
     def marked(self, group, partition, op, settle):
-        record = self._record(self._queue(group, partition), [op], [settle])
-        self._producing.send(record)
+        self._record(self._queue(group, partition), [op], [settle]).send()
 
     return marked
 
 
-def exchange_reports(take_reports):
-    """Give each record of a poll the delivery report of the next one."""
+def exchange_reports(reported):
+    """Take each report of a poll for one of the record that was sent after it."""
 
     def taken(self):
-        fates = [(error, message) for _, error, message in self.reports]
-        fates = fates[1:] + fates[:1]
-        self.reports[:] = [(record, *fate) for (record, _, _), fate in zip(self.reports, fates, strict=True)]
-        take_reports(self)
+        errors = dict(self.nacked)
+        numbers = sorted([*self.acked, *errors])
+        fates = [errors.get(number) for number in numbers]
+        fates = list(zip(numbers, fates[1:] + fates[:1], strict=True))
+        self.acked = [number for number, error in fates if error is None]
+        self.nacked = [(number, error) for number, error in fates if error is not None]
+        reported(self)
 
     return taken
 
@@ -83,21 +91,21 @@ MUTANTS = [
     Mutant(
         "kafka-header-cut",
         "A header's value arrives whole, even with NUL in it.",
-        replaced("txcore_kafka.releasing", "as_sent", lambda _: lambda headers: headers),
+        replaced("txcore_kafka.sendings", "as_sent", lambda _: lambda headers: headers),
         DATA_PATH + r"test_a_headers_value_arrives_whole[a\x00b0-kit]",
         "kafka",
     ),
     Mutant(
         "kafka-op-before-target",
         "An op is queued only when every target is confirmed.",
-        replaced("txcore_kafka.releasing:Releaser", "_start", queue_the_op_first),
+        replaced("txcore_kafka.sendings:Releases", "send", queue_the_op_first),
         MISSING + "test_every_try_for_a_topic_that_is_gone_is_refused[kit]",
         "kafka",
     ),
     Mutant(
         "kafka-refused-is-durable",
         "A refused target is never settled as stored.",
-        replaced("txcore_kafka.sendings:Release", "failed", take_a_refusal_for_stored),
+        replaced("txcore_kafka.sendings:Releases", "record_failed", take_a_refusal_for_stored),
         DATA_PATH + "test_a_target_that_vanished_is_refused_and_writes_no_op",
         "kafka",
     ),
@@ -111,7 +119,7 @@ MUTANTS = [
     Mutant(
         "kafka-reports-exchanged",
         "A delivery report ends the record that it is about.",
-        replaced("txcore_kafka.producing:Producing", "_take_reports", exchange_reports),
+        replaced("txcore_kafka.producing:Records", "reported", exchange_reports),
         DATA_PATH + "test_neighbours_of_an_oversize_record_are_stored",
         "kafka",
     ),
@@ -125,7 +133,7 @@ MUTANTS = [
     Mutant(
         "kafka-gone-for-ever",
         "A topic that was gone is asked for again before the next release.",
-        replaced("txcore_kafka.presence:Presence", "doubtful", lambda _: lambda _self, _topics: []),
+        replaced("txcore_kafka.presence:Presence", "forget", lambda _: lambda _self, _topic: None),
         MISSING + "test_a_topic_that_is_made_again_is_found",
         "kafka",
     ),

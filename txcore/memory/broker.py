@@ -215,8 +215,8 @@ class MemoryBroker:
         stamp_ms = None
         if self.profile.capabilities.server_time:
             stamp_ms = now_ms if kind is LogKind.OP else now_ms + self.faults.half_skew_ms
-        record = log.append(body, stamp_ms, now_ms)
-        return Outcome(Status.DURABLE, appended_ms=record.appended_ms) if record.appended_ms else DURABLE
+        log.append(body, stamp_ms, now_ms)
+        return DURABLE
 
     def topic_refusal(self, topic: str) -> HalfRefusedError | None:
         """Return the error of a target topic that refuses messages: it was set so, or was never made; else None."""

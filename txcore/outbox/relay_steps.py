@@ -193,10 +193,11 @@ def _continued(
     """Return the flow of the lanes that have another row and may send it."""
     is_late = context.clock.elapsed_s() >= work.until_s  # each lane sends one row in any case, else none might
     onward = []
-    for index, outcome in answered:
-        rows = lanes[index]
-        if _is_through(context, work, rows.popleft(), outcome) and rows and not is_late:
-            onward.append(rows)
+    for indices, outcome in answered:
+        for index in indices:
+            rows = lanes[index]
+            if _is_through(context, work, rows.popleft(), outcome) and rows and not is_late:
+                onward.append(rows)
     return _send_heads(context, work, onward) if onward else None
 
 

@@ -101,7 +101,12 @@ def send_all(sendings: Sequence[Sending], listener: Listener[Any, Any]) -> Flow[
 
 def _go_on(opened: Sequence[Sending], listener: Listener[Any, Any], began_s: float, answered: Answered) -> Flow[None]:
     """Run the local transactions of halves that were answered together, and release the ends that they chose."""
-    left = deque(opened[index] for index, outcome in answered if _is_stored(opened[index], outcome, began_s))
+    left = deque(
+        opened[index]
+        for indices, outcome in answered
+        for index in indices
+        if _is_stored(opened[index], outcome, began_s)
+    )
     while left:
         ran = yield from _run_some(left, listener)
         yield from _release(ran)
@@ -168,10 +173,11 @@ def _release(ran: Sequence[Sending]) -> Flow[None]:
 
 
 def _released(released: Sequence[Sending], began_s: float, answered: Answered) -> None:
-    for index, outcome in answered:
-        sending = released[index]
-        end = sending.end or ending.end_result(sending.transaction, sending.kind, outcome)
-        _finish(sending, end, began_s)
+    for indices, outcome in answered:
+        for index in indices:
+            sending = released[index]
+            end = sending.end or ending.end_result(sending.transaction, sending.kind, outcome)
+            _finish(sending, end, began_s)
 
 
 def _finish(sending: Sending, end: EndResult | None, began_s: float) -> None:

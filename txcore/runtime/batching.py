@@ -30,8 +30,7 @@ def hand_over(batch: Batch[Item], take: Callable[[Batch[Item]], None]) -> None:
     try:
         take(batch)
     except TxcoreError as error:
-        for index in range(len(batch.items)):
-            batch.settle(index, Outcome(Status.REFUSED, error))
+        batch.settle_all(range(len(batch.items)), Outcome(Status.REFUSED, error))
 
 
 class Group(msgspec.Struct, Generic[Item], eq=False):
@@ -43,6 +42,11 @@ class Group(msgspec.Struct, Generic[Item], eq=False):
     def settle(self, index: int, outcome: Outcome) -> None:
         """See `port.Batch.settle`."""
         self.waiters[index].settle(outcome)
+
+    def settle_all(self, indices: Sequence[int], outcome: Outcome) -> None:
+        """See `port.Batch.settle_all`."""
+        for index in indices:
+            self.waiters[index].settle(outcome)
 
 
 class Outbox(msgspec.Struct, Generic[Item], eq=False):

@@ -42,8 +42,9 @@ class Spawn(msgspec.Struct):
 class Each(msgspec.Struct):
     """Append halves, or release resolutions, together, at once; those answered together continue together.
 
-    `go_on` gets their indices and outcomes and returns the flow that continues with them, or None. It must not raise;
-    nor may its flow. The yielding flow resumes when all have ended. Only for `flow_loop.Loop`, which drives many flows.
+    `go_on` gets the indices of those with one outcome, and this outcome, for each outcome. It returns the flow that
+    continues with them, or None. It must not raise; nor may its flow. The yielding flow resumes when all have ended.
+    Only for `flow_loop.Loop`, which drives many flows.
 
     Attributes:
         items: At least one, at most the backend's `batch_count_max`.
@@ -53,6 +54,6 @@ class Each(msgspec.Struct):
     go_on: Callable[[Answered], Flow[None] | None]
 
 
-Answered: TypeAlias = "Sequence[tuple[int, Outcome]]"
+Answered: TypeAlias = "Sequence[tuple[Sequence[int], Outcome]]"
 Command: TypeAlias = "HalfRecord | Resolution | Timed | Call | Each | Spawn | Future[Any] | float"
 Flow: TypeAlias = Generator[Command, Any, R]

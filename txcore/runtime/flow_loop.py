@@ -74,12 +74,16 @@ class _Together(msgspec.Struct, eq=False):
     go_on: Callable[[Answered], Flow[None] | None]
     left: int
     running: int = 0
-    answered: deque[tuple[int, Outcome]] = msgspec.field(default_factory=deque)
+    answered: deque[tuple[Sequence[int], Outcome]] = msgspec.field(default_factory=deque)
     is_noted: bool = False
 
     def settle(self, index: int, outcome: Outcome) -> None:
         """See `port.Batch.settle`: `send` either finds it or is called again."""
-        self.answered.append((index, outcome))
+        self.settle_all((index,), outcome)
+
+    def settle_all(self, indices: Sequence[int], outcome: Outcome) -> None:
+        """See `port.Batch.settle_all`."""
+        self.answered.append((indices, outcome))
         if not self.is_noted:
             self.is_noted = True
             self.loop.resume(Task(self.loop, cast("Flow[Any]", self)), None, None)
@@ -90,7 +94,7 @@ class _Together(msgspec.Struct, eq=False):
         take = self.answered.popleft
         answered = [take() for _ in range(len(self.answered))]
         if answered:
-            self.left -= len(answered)
+            self.left -= sum([len(indices) for indices, _ in answered])
             self._spawn(answered)
         return ANSWERS
 

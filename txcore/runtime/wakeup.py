@@ -59,7 +59,7 @@ class Seat(msgspec.Struct, eq=False):
     is_let_through: bool = False
     is_gone: bool = False
 
-    def settle(self, index: int, outcome: Outcome) -> None:  # noqa: ARG002 - the only one
+    def settle(self, index: Any, outcome: Outcome) -> None:  # noqa: ARG002 - the only one
         """Receive the outcome, and wake the caller or let it wait for its turn; from any thread, never blocking."""
         turnstile = self.turnstile
         with turnstile.lock:
@@ -73,6 +73,8 @@ class Seat(msgspec.Struct, eq=False):
             turnstile.passing_count += 1
             self.is_let_through = True
         self.turn.release()
+
+    settle_all = settle
 
     def is_settled(self) -> bool:
         """Return whether the outcome has arrived, though the caller's turn may not have come yet."""

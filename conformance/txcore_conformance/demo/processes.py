@@ -29,7 +29,7 @@ from txcore import (
     TxcoreError,
 )
 from txcore.ids import id_text
-from txcore.port import Backend, Batch
+from txcore.port import Backend, Batch, SettlesEach
 from txcore.records import Outcome, Resolution, Status
 from txcore.wire import HEADER_ID
 from txcore_conformance.demo.consuming import open_consumer
@@ -126,7 +126,7 @@ class Witness:
         self._inner.release(_Observed(batch, self._say), claim)
 
 
-class _Observed:
+class _Observed(SettlesEach):
     def __init__(self, batch: Batch[Resolution], say: Callable[[tuple[str, Any]], None]) -> None:
         self._batch = batch
         self._say = say

@@ -16,7 +16,7 @@ from txcore.listener import HalfView
 from txcore.memory import Faults, MemoryBackend, MemoryBroker, Profile
 from txcore.memory.reading import MemoryReader
 from txcore.message import CheckPolicy, LocalTransactionState
-from txcore.port import Reader
+from txcore.port import Reader, SettlesEach
 from txcore.records import (
     FINAL_KINDS,
     Checkpoint,
@@ -167,7 +167,7 @@ class Task:
         return True
 
 
-class One:
+class One(SettlesEach):
     """A batch of one item."""
 
     def __init__(self, item: Any) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from txcore.memory import MemoryBackend
-from txcore.port import Batch, Claim
+from txcore.port import Batch, Claim, SettlesEach
 from txcore.records import HalfRecord, Outcome, Resolution, Status
 from txcore.runtime.commands import Call, Each, Timed
 from txcore.runtime.flow_loop import Loop, Task
@@ -51,7 +51,7 @@ class SimBackend(MemoryBackend):
         done(outcome)
 
 
-class _Watched:
+class _Watched(SettlesEach):
     """A batch of a producer's releases."""
 
     def __init__(self, batch: Batch[Resolution], world: World) -> None:

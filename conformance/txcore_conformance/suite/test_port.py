@@ -356,8 +356,7 @@ def test_server_time_is_on_every_record_and_never_runs_back(kit: Kit, topic: str
     """Halves and ops carry the broker's time of their append, ascending within a log."""
     halves = [raw.half(kit, topic) for _ in range(5)]
     for half in halves:
-        (outcome,) = raw.append(kit, half)
-        assert outcome.appended_ms is None or outcome.appended_ms > 0
+        raw.append(kit, half)
         raw.release(kit, raw.rollback(half))
     times = [record.appended_ms or 0 for record in raw.halves(kit, 5)]
     assert all(times)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from txcore import wire
 from txcore.errors import FULL, MessageRejectedError
 from txcore.records import (
+    DURABLE,
     RECORD_OVERHEAD_MAX,
     HalfRecord,
     LogKind,
@@ -20,7 +21,7 @@ from txcore.records import (
 from txcore_redis.errors import Failure, unknown_group
 from txcore_redis.lanes import Command
 from txcore_redis.options import Options
-from txcore_redis.scripts import APPEND, PREFIX, RELEASE, appended_ms_of, ends_key, group_key, log_key, position_of
+from txcore_redis.scripts import APPEND, PREFIX, RELEASE, ends_key, group_key, log_key
 
 HEADER_PREFIX: Final = "h:"
 """Beginning of the fields of a target's entry that hold its headers, beside `key` and `body`."""
@@ -87,7 +88,7 @@ def outcome_of(answer: Any, group: str, partition: int, targets: tuple[int, ...]
         return Outcome(answer.status, answer.error, missing=missing)
     word = answer[0]
     if word == b"stored":
-        return Outcome(Status.DURABLE, appended_ms=appended_ms_of(position_of(answer[1])) if answer[1:] else None)
+        return DURABLE
     if word == b"superseded":
         return Outcome(Status.SUPERSEDED, decision=int(answer[1]))
     if word == b"fenced":

@@ -63,7 +63,11 @@ def test_a_topic_that_is_known_to_be_gone_is_not_sent_to(kit, topic, monkeypatch
     assert refused.status is REFUSED
     sent = []
     send = kit.backend._producing.send
-    monkeypatch.setattr(kit.backend._producing, "send", lambda record: (sent.append(record.topic), send(record))[1])
+    monkeypatch.setattr(
+        kit.backend._producing,
+        "send",
+        lambda report, topic, *rest, **named: (sent.append(topic), send(report, topic, *rest, **named))[1],
+    )
     good, bad = raw.target_only(kit.group, topic, b"good"), raw.target_only(kit.group, "never-made-topic", b"bad")
     assert raw.statuses(raw.release(kit, bad, good)) == [REFUSED, DURABLE]
     assert sent == [topic]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ from txcore_kafka.lookups import LookUps
 from txcore_kafka.options import Options, checkpoint_topic
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.presence import Presence
-from txcore_kafka.producing import Producing, Record
+from txcore_kafka.producing import OneRecord, Producing
 from txcore_kafka.readers import Readers
 from txcore_kafka.reading import KafkaReader
 from txcore_kafka.releasing import Releaser
@@ -204,20 +204,13 @@ class KafkaBackend(ClosedAtExit):
     def _store_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Future[None]:
         self._enter()
         future: Future[None] = running()
-        record = _CheckpointRecord(
-            self._producing,
-            checkpoint_topic(group),
-            encode_checkpoint(checkpoint),
-            partition,
-            CHECKPOINT_KEY,
-            None,
-            is_alone=False,
-            future=future,
-        )
+        value = encode_checkpoint(checkpoint)
+        record = _CheckpointRecord(self._producing, checkpoint_topic(group), value, CHECKPOINT_KEY, partition)
+        record.future = future
 
         def send() -> None:
             self._control.partition_count(group)
-            self._producing.send(record)
+            record.send()
 
         def sent(done: Future[None]) -> None:
             error = done.exception()
@@ -239,13 +232,13 @@ def _own(claim: Claim | None) -> KafkaClaim | None:
     return claim
 
 
-class _CheckpointRecord(Record):
+class _CheckpointRecord(OneRecord):
     future: Future[None]
 
-    def stored(self, message: Any) -> None:  # noqa: ARG002
+    def stored(self, numbers: Sequence[int]) -> None:  # noqa: ARG002
         self.future.set_result(None)
 
-    def failed(self, error: KafkaError) -> None:
+    def failed(self, number: int, error: KafkaError) -> None:  # noqa: ARG002
         outcome = delivery_outcome(error, self.topic)
         assert outcome.status is not Status.DURABLE
         assert outcome.error is not None

@@ -24,7 +24,7 @@ from txcore.wire import encode_end_marker
 from txcore_kafka.codec import is_missing, translated
 from txcore_kafka.control import Control
 from txcore_kafka.options import topic_name
-from txcore_kafka.producing import Producing, Record
+from txcore_kafka.producing import OneRecord, Producing
 from txcore_kafka.threads import Worker
 
 END_KEY: Final = b"txcore-end"
@@ -53,24 +53,32 @@ class Log(NamedTuple):
         return topic_name(self.group, self.kind)
 
 
-class EndMarker(Record):
+class EndMarker(OneRecord):
     """A marker under way, and all questions that it answers."""
 
-    ends: Ends
-    log: Log
-    asking: Sequence[Future[int]]
-    is_done: bool = False
+    def __init__(self, producing: Producing, ends: Ends, log: Log, asking: Sequence[Future[int]]) -> None:
+        body = encode_end_marker(log.group, log.kind, log.partition, NONCE, AUTHOR)
+        super().__init__(producing, log.topic, body, END_KEY, log.partition)
+        self.ends = ends
+        self.log = log
+        self.asking = asking
+        self.is_done = False
+        self._offset: int | None = None
 
-    def stored(self, message: Any) -> None:
-        """See `Record.stored`."""
-        offset = message.offset()
-        if offset is not None and offset >= 0:
-            self.settle(end=offset + 1)
+    def report(self, number: int, error: KafkaError | None, message: Any) -> None:
+        """See `Records.report`; the acknowledgement has the marker's offset."""
+        self._offset = message.offset() if error is None else None
+        super().report(number, error, message)
+
+    def stored(self, numbers: Sequence[int]) -> None:  # noqa: ARG002
+        """See `Records.stored`."""
+        if self._offset is not None and self._offset >= 0:
+            self.settle(end=self._offset + 1)
         else:  # It was stored by an earlier try whose answer was lost.
             self.settle(BackendTimeoutError(f"the broker does not report where {self.topic!r} ends"))
 
-    def failed(self, error: KafkaError) -> None:
-        """See `Record.failed`."""
+    def failed(self, number: int, error: KafkaError) -> None:  # noqa: ARG002
+        """See `Records.failed`."""
         if is_missing(error):
             self.ends.look_for_group(self)
         else:
@@ -161,19 +169,7 @@ class Ends:
             marker.settle(_closed())
 
     def _begin(self, log: Log, asking: Sequence[Future[int]]) -> EndMarker:
-        body = encode_end_marker(log.group, log.kind, log.partition, NONCE, AUTHOR)
-        marker = EndMarker(
-            self._producing,
-            log.topic,
-            body,
-            log.partition,
-            END_KEY,
-            None,
-            is_alone=False,
-            ends=self,
-            log=log,
-            asking=asking,
-        )
+        marker = EndMarker(self._producing, self, log, asking)
         self._under_way[log] = marker
         return marker
 
@@ -199,7 +195,7 @@ class Ends:
 
     def _hand_over(self, marker: EndMarker) -> None:
         try:
-            self._producing.send(marker)
+            marker.send()
         except TxcoreError as error:
             if is_missing(error.__cause__):
                 self.look_for_group(marker)

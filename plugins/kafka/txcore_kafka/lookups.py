@@ -46,25 +46,22 @@ class LookUps:
 
     def defer(
         self,
-        item: Any,
         group: str,
         topics: list[str],
         go: Callable[[], None],
-        deadline_s: float | None = None,
+        not_found: Callable[[TxcoreError], None],
         sought: Sequence[str] = (),
     ) -> None:
-        """Ask for *group* and *topics*, then call *go* on the thread that polls; fail *item* if one of them is missing.
+        """Ask for *group* and *topics*, then call *go* on the thread that polls; or *not_found* if one is missing.
 
-        Topics in *sought* may be missing: `go` finds the answer in `presence.refusal`.
+        The caller keeps the deadline. Topics in *sought* may be missing: `go` finds the answer in `presence.refusal`.
         """
         with self._lock:
-            if self._deferred_count >= self._options.queue_max:
-                item.not_found(BusyError(f"{self._deferred_count} items wait for news of their topics already"))
-                return
-            self._deferred_count += 1
-        if deadline_s is None:
-            deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
-        self._producing.watch(f"deferred {type(item).__name__}", [item], deadline_s)
+            is_full = self._deferred_count >= self._options.queue_max
+            self._deferred_count += not is_full
+        if is_full:
+            not_found(BusyError(f"{self._options.queue_max} items wait for news of their topics already"))
+            return
 
         def finish(error: TxcoreError | None) -> None:
             with self._lock:
@@ -72,7 +69,7 @@ class LookUps:
             if error is None:
                 go()
             else:
-                item.not_found(error)
+                not_found(error)
 
         def answered(error: TxcoreError | None) -> None:
             self._producing.call(functools.partial(finish, error))

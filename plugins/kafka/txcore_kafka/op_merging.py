@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from confluent_kafka import KafkaError
 
 from txcore.clock import Clock
 from txcore.errors import BusyError, TxcoreError
-from txcore.records import DURABLE, LogKind, Op, Outcome, Status
+from txcore.records import DURABLE, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops
 from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.options import topic_name
-from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, Producing, Record
+from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, OneRecord, Producing
 
 RECORD_BYTES: Final = 4_096
 """Approximate size, in bytes, at which a merged record is sent; as in RocketMQ."""
@@ -29,19 +30,22 @@ QUEUED_MAX: Final = 100_000
 Settle = Callable[[Outcome], None]
 
 
-class OpsRecord(Record):
+class OpsRecord(OneRecord):
     """One op record under way."""
 
-    settles: Sequence[Settle]
+    def __init__(self, producing: Producing, queue: _Queue, ops: Sequence[Op], settles: Sequence[Settle]) -> None:
+        super().__init__(producing, queue.topic, encode_ops(ops), None, queue.partition)
+        self.settles = settles
 
-    def stored(self, message: Any) -> None:  # noqa: ARG002
-        """See `Record.stored`."""
-        for settle in self.settles:
-            settle(DURABLE)
+    def stored(self, numbers: Sequence[int]) -> None:  # noqa: ARG002
+        """See `Records.stored`."""
+        self._settle(DURABLE)
 
-    def failed(self, error: KafkaError) -> None:
-        """See `Record.failed`."""
-        outcome = delivery_outcome(error, self.topic)
+    def failed(self, number: int, error: KafkaError) -> None:  # noqa: ARG002
+        """See `Records.failed`."""
+        self._settle(delivery_outcome(error, self.topic))
+
+    def _settle(self, outcome: Outcome) -> None:
         for settle in self.settles:
             settle(outcome)
 
@@ -73,33 +77,56 @@ class OpMerger:
         self._due_s = 0.0  #: no queue is due before
         self._count = 0
 
-    def put(self, group: str, partition: int, op: Op, settle: Settle | None) -> TxcoreError | None:
-        """Queue *op*; with *settle* the next `flush_urgent` sends it, and its outcome is reported.
+    def put(
+        self,
+        resolutions: Sequence[Resolution],
+        indices: Sequence[int],
+        settle: Callable[[Sequence[int], Outcome], None],
+    ) -> Sequence[int]:
+        """Queue the ops of the resolutions at *indices*, and return those that have ended by that.
 
-        Returns an error if too many ops wait already; then *op* is not queued.
+        The others are settled: those with `flush` by the outcome of their op, which the next `flush_urgent` sends; or
+        all with an op as REFUSED, and no op is queued, if too many wait already.
         """
+        queues = self._queues
+        queued: list[int] = []
+        left_over: list[int] = []
+        refused: list[tuple[Settle, TxcoreError]] = []
         with self._lock:
-            if self._count >= QUEUED_MAX:
-                return BusyError(f"{QUEUED_MAX} ops wait for the broker already")
-            queue = self._queue(group, partition)
-            if not queue.ops:
-                queue.due_s = self._clock.elapsed_s() + (
-                    MERGE_BUSY_S if queue.last_count >= BUSY_COUNT else MERGE_IDLE_S
-                )
-                self._due_s = min(self._due_s, queue.due_s)
-                self._waiting[queue] = None
-                self._producing.wake()
-            self._count += 1
-            queue.ops.append(op)
-            queue.size += OP_BYTES + len(op.by) + len(op.reason)
-            if settle is not None:
-                queue.settles.append(settle)
-                queue.due_s = self._due_s = 0.0
-            if queue.size < RECORD_BYTES:
-                return None
-            refused = self._send(queue)
+            is_full = self._count + len(indices) > QUEUED_MAX
+            for index in indices:
+                resolution = resolutions[index]
+                op, half, flush = resolution.op, resolution.half, resolution.flush
+                if op is None:
+                    queued.append(index)
+                    continue
+                if is_full:
+                    left_over.append(index)
+                    continue
+                queue = queues.get((half.group, half.partition)) or self._queue(half.group, half.partition)
+                if flush:
+                    queue.settles.append(partial(settle, (index,)))
+                else:
+                    queued.append(index)
+                if not queue.ops or flush:
+                    self._begin(queue, is_urgent=flush)
+                self._count += 1
+                queue.ops.append(op)
+                queue.size = size = queue.size + OP_BYTES + len(op.by) + len(op.reason)
+                if size >= RECORD_BYTES:
+                    refused += self._send(queue)
+        if left_over:
+            settle(left_over, Outcome(Status.REFUSED, BusyError(f"{QUEUED_MAX} ops wait for the broker already")))
         _settle_all(refused)
-        return None
+        return queued
+
+    def _begin(self, queue: _Queue, *, is_urgent: bool) -> None:
+        """Start the wait of a queue's first op for others; an urgent one does not wait."""
+        wait_s = MERGE_BUSY_S if queue.last_count >= BUSY_COUNT else MERGE_IDLE_S
+        queue.due_s = 0.0 if is_urgent else self._clock.elapsed_s() + wait_s
+        self._due_s = min(self._due_s, queue.due_s)
+        self._waiting[queue] = None
+        self._producing.wake()
 
     def mark(self, group: str, partition: int, op: Op, settle: Settle) -> None:
         """Send *op* in a record of its own, after all ops queued for the partition."""
@@ -110,7 +137,7 @@ class OpMerger:
                 refused.append((settle, BusyError("too many records wait for the broker")))
             else:
                 try:
-                    self._producing.send(self._record(queue, [op], [settle]))
+                    self._record(queue, [op], [settle]).send()
                 except TxcoreError as error:
                     refused.append((settle, error))
         _settle_all(refused)
@@ -152,17 +179,14 @@ class OpMerger:
         return queue
 
     def _record(self, queue: _Queue, ops: Sequence[Op], settles: Sequence[Settle]) -> OpsRecord:
-        value = encode_ops(ops)
-        return OpsRecord(
-            self._producing, queue.topic, value, queue.partition, None, None, is_alone=False, settles=settles
-        )
+        return OpsRecord(self._producing, queue, ops, settles)
 
     def _send(self, queue: _Queue) -> list[tuple[Settle, TxcoreError]]:
         """Hand a queue's ops to the client; they stay queued if the client has no room."""
         record = self._record(queue, queue.ops, queue.settles)
         refused: list[tuple[Settle, TxcoreError]] = []
         try:
-            self._producing.send(record)
+            record.send()
         except BusyError:
             return []
         except TxcoreError as error:

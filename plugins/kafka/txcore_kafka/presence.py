@@ -26,6 +26,9 @@ TOPIC_COUNT_MAX: Final = 10_000
 class Presence:
     """The broker's answers about topics. Thread safe.
 
+    A release must `seek` those of its topics first that are not in `present`. A topic that the check of a half or of a
+    release has found is not asked for again, until the broker refuses a message to it.
+
     The pause between two questions has a thread of its own, so that no other work waits for it. One pause serves all
     topics that wait, because a service whose topics were deleted may miss many at once.
     """
@@ -35,19 +38,10 @@ class Presence:
         self._clock = clock
         self._worker = Worker("txcore-kafka-presence")
         self._lock = threading.Lock()
-        self._present: set[str] = set()
+        self.present: set[str] = set()  #: the topics that were found
         self._absent: dict[str, float] = {}
         self._sought: dict[str, None] = {}
         self._round: Future[None] | None = None  #: the questions that have not begun yet
-
-    def doubtful(self, topics: Iterable[str]) -> list[str]:
-        """Return those of *topics* that were not found yet, so that a release must `seek` them first.
-
-        A topic that the check of a half or of a release has found is not asked for again, until the broker refuses a
-        message to it.
-        """
-        present = self._present
-        return [topic for topic in topics if topic not in present]
 
     def seek(self, topics: Iterable[str]) -> Future[None]:
         """Find out which of *topics* exist, for `refusal`, together with all others that wait.
@@ -92,14 +86,14 @@ class Presence:
     def note(self, topic: str) -> None:
         """Remember that the broker has *topic*."""
         with self._lock:
-            if len(self._present) >= TOPIC_COUNT_MAX:
-                self._present.clear()
-            self._present.add(topic)
+            if len(self.present) >= TOPIC_COUNT_MAX:
+                self.present.clear()
+            self.present.add(topic)
             self._absent.pop(topic, None)
 
     def forget(self, topic: str) -> None:
         """Ask for *topic* again before the next release: the broker refused a message to it, or did not have it."""
-        self._present.discard(topic)
+        self.present.discard(topic)
 
     def refusal(self, topic: str) -> MessageRejectedError | None:
         """Return why nothing can be published to *topic*, if the broker had no such topic a moment ago."""

@@ -14,9 +14,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
-import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
 from txcore.clock import Clock
@@ -44,50 +45,108 @@ QUIET_TURNS: Final = 10
 
 
 class Waiting(Protocol):
-    """An item that must end in time. The code that ends it sets `is_done`."""
+    """An item, or a batch of items, that must end in time."""
 
-    is_done: bool
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
 
     def expire(self, error: TxcoreError) -> None:
         """End without an answer; called once, on the thread that polls, while `is_done` is False."""
 
 
-class Record(msgspec.Struct, eq=False):
-    """One record under way; the driver calls it with the delivery report."""
+RecordArguments: TypeAlias = "tuple[str, bytes, bytes | None, int, Mapping[str, str | bytes] | None]"
+"""Topic, value, key, partition and headers of a record."""
+
+
+class Records:
+    """Records under way that were handed to the client together, each with a number; the last poll's reports of them.
+
+    Not thread safe, but `report`: all else happens on the thread that polls, or before the first record is sent.
+
+    Attributes:
+        acked, nacked: The reports of the current poll.
+        alone: Records that were sent in a batch of their own.
+    """
 
     producing: Producing
-    topic: str
-    value: bytes
-    partition: int
-    key: bytes | None
-    headers: Mapping[str, str | bytes] | None
-    is_alone: bool  #: sent in a batch of its own
+    acked: list[int]
+    nacked: list[tuple[int, KafkaError]]
+    alone: AbstractSet[int]
 
-    def __call__(self, error: KafkaError | None, message: Any) -> None:
-        """Collect the delivery report and do no more: the driver takes Python's lock anew for each report."""
-        self.producing.reports.append((self, error, message))
-
-    def reported(self, error: KafkaError | None, message: Any) -> None:
-        """Handle the delivery report, after the poll that brought it."""
+    def report(self, number: int, error: KafkaError | None, _message: Any) -> None:
+        """Collect a delivery report and do no more: the driver takes Python's lock anew for each report."""
+        acked, nacked = self.acked, self.nacked
+        if not (acked or nacked):
+            self.producing.reports.append(self)
         if error is None:
-            self.stored(message)
-        elif is_too_large(error) and not self.is_alone:
-            # The limit holds for a batch, which the driver does not split: other records of it may be the cause.
-            self.is_alone = True
-            try:
-                self.producing.send(self)
-            except TxcoreError:
-                self.failed(error)
+            acked.append(number)
         else:
-            self.failed(error)
+            nacked.append((number, error))
 
-    def stored(self, message: Any) -> None:
-        """Handle the broker's acknowledgement."""
+    def reported(self) -> None:
+        """Handle the delivery reports, after the poll that brought them."""
+        acked, nacked = self.acked, self.nacked
+        self.acked = []
+        if nacked:
+            self.nacked = []
+        if acked:
+            self.stored(acked)
+        for number, error in nacked:
+            if is_too_large(error) and number not in self.alone:
+                # The limit holds for a batch, which the driver does not split: other records of it may be the cause.
+                try:
+                    self.send_alone(number)
+                except TxcoreError:
+                    self.failed(number, error)
+            else:
+                self.failed(number, error)
+
+    def send_alone(self, number: int) -> None:
+        """Send a record in a batch of its own.
+
+        Raises: as `Producing.send`.
+        """
+        self.alone |= {number}
+        self.producing.send(partial(self.report, number), *self.record(number), is_alone=True)
+
+    def record(self, number: int) -> RecordArguments:
+        """Return the record with this number."""
         raise NotImplementedError
 
-    def failed(self, error: KafkaError) -> None:
+    def stored(self, numbers: Sequence[int]) -> None:
+        """Handle the broker's acknowledgements."""
+        raise NotImplementedError
+
+    def failed(self, number: int, error: KafkaError) -> None:
         """Handle a refusal, or an unknown outcome."""
         raise NotImplementedError
+
+
+class OneRecord(Records):
+    """A record of its own."""
+
+    def __init__(self, producing: Producing, topic: str, value: bytes, key: bytes | None, partition: int) -> None:
+        self.producing = producing
+        self.acked: list[int] = []
+        self.nacked: list[tuple[int, KafkaError]] = []
+        self.alone: AbstractSet[int] = frozenset()
+        self.topic = topic
+        self.value = value
+        self.key = key
+        self.partition = partition
+
+    def send(self) -> None:
+        """Hand it to the client.
+
+        Raises: as `Producing.send`.
+        """
+        self.producing.send(partial(self.report, 0), *self.record(0))
+        self.producing.wake()
+
+    def record(self, number: int) -> RecordArguments:  # noqa: ARG002 - the only one
+        """See `Records.record`."""
+        return self.topic, self.value, self.key, self.partition, None
 
 
 class Producing:
@@ -98,7 +157,7 @@ class Producing:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
-        self.reports: list[tuple[Record, KafkaError | None, Any]] = []  #: of the current poll
+        self.reports: list[Records] = []  #: those with reports in the current poll
         self._waiting: dict[str, deque[tuple[Waiting, float]]] = {}  # each kind has one timeout: its deadlines ascend
         self._calls: deque[Callable[[], None]] = deque()
         self._producer: Any = None
@@ -127,19 +186,33 @@ class Producing:
                 self._thread = threading.Thread(target=self._run, name="txcore-kafka-produce", daemon=True)
                 self._thread.start()
 
-    def send(self, record: Record) -> None:
-        """Hand a record to the client.
+    def send(
+        self,
+        on_report: Callable[[KafkaError | None, Any], None],
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        partition: int,
+        headers: Mapping[str, str | bytes] | None,
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        """Hand a record to the client; the caller wakes the poll thread, as `watch` does.
+
+        Args:
+            on_report: Called with each delivery report, on the thread that polls.
+            is_alone: Send it in a batch of its own.
 
         Raises:
             BusyError: too many records wait already; this record was not handed over.
             BackendUnavailableError, ClosedError: this record was not handed over.
             ConfigError: this user may not produce at all; the next record tries it anew.
         """
-        producer = self._lone_client() if record.is_alone else self._producer
+        producer = self._lone_client() if is_alone else self._producer
         if producer is None:
             raise ClosedError("this backend is closed")
         try:
-            producer.produce(record.topic, record.value, record.key, record.partition, record, None, 0, record.headers)
+            producer.produce(topic, value, key, partition, on_report, None, 0, headers)
         except BufferError as error:
             raise BusyError(f"{self._options.queue_max} records wait for the broker already") from error
         except KafkaException as error:
@@ -150,7 +223,6 @@ class Producing:
             if cause is not None and cause.fatal():
                 self.call(lambda: self._rebuild(cause))
             raise BackendUnavailableError(f"a record was not taken: {error}") from error
-        self.wake()
 
     def watch(self, kind: str, items: Sequence[Waiting], deadline_s: float) -> None:
         """Expire *items* at *deadline_s* if they have not ended before; the deadlines of one *kind* must ascend."""
@@ -261,7 +333,9 @@ class Producing:
 
     def _is_busy(self) -> bool:
         """Return whether any item is under way."""
-        return bool(self._calls) or any(self._waiting.values()) or any(len(client) for client in self.clients())
+        producer, lone = self._producer, self._lone
+        is_sending = (producer is not None and len(producer)) or (lone is not None and len(lone))
+        return bool(is_sending or self._calls or any(self._waiting.values()))
 
     def _may_sleep(self) -> bool:
         return self._stop_at_s is None and not self._is_busy() and self.on_turn(self._clock.elapsed_s()) == NOT_AGAIN
@@ -284,12 +358,12 @@ class Producing:
         self._take_reports()
 
     def _take_reports(self) -> None:
-        for record, error, message in self.reports:
+        reports, self.reports = self.reports, []
+        for records in reports:
             try:
-                record.reported(error, message)
+                records.reported()
             except Exception:  # noqa: BLE001
                 _log_bug()
-        self.reports.clear()
 
     def _expire(self, now_s: float) -> None:
         for waiting in list(self._waiting.values()):

@@ -1,151 +1,154 @@
-"""The items under way, and how each of them ends: halves, releases with their targets, marks."""
+"""Batches under way, and how each item ends: halves, releases with their targets, marks."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
-from typing import Any, Final
+from functools import partial
+from typing import TypeAlias
 
 import msgspec
 from confluent_kafka import KafkaError
 
-from txcore.errors import TxcoreError, UsageError
-from txcore.port import Batch, running
-from txcore.records import DURABLE, HalfRecord, Outcome, Resolution, Status
-from txcore_kafka.codec import delivery_outcome, is_missing
+from txcore.backends.batch_progress import RECORD_BITS, HalfProgress, ReleaseProgress
+from txcore.errors import TxcoreError
+from txcore.port import running
+from txcore.records import DURABLE, LogKind, Outcome, Resolution, Status
+from txcore.wire import target_headers
+from txcore_kafka.codec import as_sent, delivery_outcome, is_missing
 from txcore_kafka.lookups import LookUps
 from txcore_kafka.op_merging import OpMerger
-from txcore_kafka.producing import Record
+from txcore_kafka.options import topic_name
+from txcore_kafka.producing import ANY_PARTITION, Producing, RecordArguments, Records
 
-LOG_APPEND_TIME: Final = 2
-PARKED_INDEX: Final = -1
-
-
-class HalfSending(Record):
-    """One half under way: it may wait for news of its targets first, then it waits for its acknowledgement."""
-
-    batch: Batch[HalfRecord]
-    index: int
-    half: HalfRecord
-    is_sent: bool = False
-    is_done: bool = False
-
-    def settle(self, outcome: Outcome) -> None:
-        """End, unless the deadline came first."""
-        if not self.is_done:
-            self.is_done = True
-            self.batch.settle(self.index, outcome)
-
-    def stored(self, message: Any) -> None:
-        """See `Record.stored`; the broker's time comes with its acknowledgement."""
-        kind, at_ms = message.timestamp()
-        self.settle(_stored_at(at_ms) if kind == LOG_APPEND_TIME else DURABLE)
-
-    def failed(self, error: KafkaError) -> None:
-        """See `Record.failed`."""
-        self.settle(delivery_outcome(error, self.topic))
-
-    def expire(self, error: TxcoreError) -> None:
-        """See `Waiting.expire`; a half that was never handed over is certainly not stored."""
-        self.settle(Outcome(Status.UNKNOWN if self.is_sent else Status.REFUSED, error))
-
-    def not_found(self, error: TxcoreError) -> None:
-        """End before the half was handed over."""
-        self.settle(Outcome(Status.REFUSED, error))
+Refusal: TypeAlias = "Callable[[str], TxcoreError | None]"
 
 
-class Release(msgspec.Struct, eq=False):
-    """One resolution under way: counts its targets down, then queues its op. Ends on the thread that polls."""
+class Halves(HalfProgress, Records, eq=False, kw_only=True):
+    """Halves under way; the record of each has its index as number."""
 
+    producing: Producing
+    acked: list[int] = msgspec.field(default_factory=list)
+    nacked: list[tuple[int, KafkaError]] = msgspec.field(default_factory=list)
+    alone: AbstractSet[int] = frozenset()
+
+    def send(self, indices: Iterable[int]) -> None:
+        """Hand halves to the client; end those that it does not take as refused."""
+        send, report = self.producing.send, self.report
+        for index in indices:
+            try:
+                send(partial(report, index), *self.record(index))
+            except TxcoreError as error:
+                self.refuse(index, error)
+
+    def record(self, number: int) -> RecordArguments:
+        """See `Records.record`."""
+        half = self.items[number]
+        return topic_name(half.group, LogKind.HALF), half.body, None, half.partition, None
+
+    def stored(self, numbers: Sequence[int]) -> None:
+        """See `Records.stored`."""
+        self.end(numbers, DURABLE)
+
+    def failed(self, number: int, error: KafkaError) -> None:
+        """See `Records.failed`."""
+        self.end((number,), delivery_outcome(error, self.record(number)[0]))
+
+
+class Releases(ReleaseProgress, Records, eq=False, kw_only=True):
+    """Releases under way; see `ReleaseProgress` for the numbers of their records."""
+
+    producing: Producing
     ops: OpMerger
     look_ups: LookUps
-    batch: Batch[Resolution]
-    index: int
-    resolution: Resolution
-    left: int
-    stored_bits: int = 0  #: one for each target
-    status: Status = Status.DURABLE
-    error: TxcoreError | None = None
-    is_done: bool = False
+    acked: list[int] = msgspec.field(default_factory=list)
+    nacked: list[tuple[int, KafkaError]] = msgspec.field(default_factory=list)
+    alone: AbstractSet[int] = frozenset()
 
-    def settle(self, outcome: Outcome) -> None:
-        """End, unless the deadline came first."""
-        if not self.is_done:
-            self.is_done = True
-            self.batch.settle(self.index, outcome)
+    def send(self, indices: Iterable[int], refusal: Refusal | None = None) -> None:
+        """Hand the records of items to the client, after all of them were made; queue the op of an item without any.
 
-    def expire(self, error: TxcoreError) -> None:
-        """See `Waiting.expire`; the op is not written any more."""
-        self.settle(Outcome(Status.UNKNOWN, error, missing=self.missing()))
-
-    def not_found(self, error: TxcoreError) -> None:
-        """End before any target was published: REFUSED for a usage error (no such group), else UNKNOWN."""
-        if isinstance(error, UsageError):
-            self.settle(Outcome(Status.REFUSED, error))
-        else:
-            self.expire(error)
-
-    def confirmed(self, index: int) -> None:
-        """Count one target, or the parked record, as stored."""
-        if index != PARKED_INDEX:
-            self.stored_bits |= 1 << index
-        self._one_less()
-
-    def missing(self) -> tuple[int, ...]:
-        """Return the indexes of the targets that are not confirmed."""
-        return tuple(index for index in sorted(self.resolution.targets) if not self.stored_bits >> index & 1)
-
-    def failed(self, outcome: Outcome) -> None:
-        """Count one target, or the parked record, as refused or unknown; unknown outweighs refused."""
-        if self.status is not Status.UNKNOWN:
-            self.status, self.error = outcome.status, outcome.error
-        self._one_less()
-
-    def queue_op(self) -> None:
-        """Queue the op; all targets are confirmed."""
-        resolution = self.resolution
-        if resolution.op is None:
-            self.settle(DURABLE)
+        Args:
+            refusal: Returns why nothing can be published to a topic that was asked for.
+        """
+        if self.is_done:
             return
-        half = resolution.half
-        settle = self.settle if resolution.flush else None
-        error = self.ops.put(half.group, half.partition, resolution.op, settle)
-        if error is not None:
-            self.settle(Outcome(Status.REFUSED, error))
-        elif settle is None:
-            self.settle(DURABLE)
+        records: list[tuple[int, RecordArguments]] = []
+        bare: list[int] = []
+        for index in indices:
+            resolution, first = self.items[index], index << RECORD_BITS
+            for place, target in enumerate(resolution.targets):
+                records.append((first + place, _target_record(resolution, target)))
+            if resolution.parked:
+                records.append((first + len(resolution.targets), _parked_record(resolution)))
+            elif not resolution.targets:
+                bare.append(index)
+        send, report, small = self.producing.send, self.report, self.look_ups.targets.small
+        for number, record in records:
+            error = None if refusal is None else refusal(record[0])
+            if error is not None:
+                self._end_later(number, Outcome(Status.REFUSED, error))
+                continue
+            try:
+                if record[0] in small:
+                    self.send_alone(number)
+                else:
+                    send(partial(report, number), *record)
+            except TxcoreError as raised:
+                self._not_taken(number, record[0], raised)
+        if bare:
+            self.queue_ops(bare)
 
-    def _one_less(self) -> None:
-        self.left -= 1
-        if self.left or self.is_done:
+    def record(self, number: int) -> RecordArguments:
+        """See `Records.record`."""
+        resolution, target = self.items[number >> RECORD_BITS], self.target(number)
+        return _parked_record(resolution) if target is None else _target_record(resolution, target)
+
+    def stored(self, numbers: Sequence[int]) -> None:
+        """See `Records.stored`."""
+        self.records_stored(numbers)
+
+    def failed(self, number: int, error: KafkaError) -> None:
+        """See `Records.failed`."""
+        topic = self.record(number)[0]
+        if is_missing(error) and self.target(number) is not None:
+            self.look_ups.ask(topic, partial(self.record_failed, number))
             return
-        if self.status is Status.DURABLE:
-            self.queue_op()
-        else:
-            self.settle(Outcome(self.status, self.error, missing=self.missing()))
-
-
-class TargetSend(Record):
-    """A target, or a parked record, that was handed to the client."""
-
-    release: Release
-    index: int
-
-    def stored(self, message: Any) -> None:  # noqa: ARG002
-        """See `Record.stored`."""
-        self.release.confirmed(self.index)
-
-    def failed(self, error: KafkaError) -> None:
-        """See `Record.failed`."""
-        release = self.release
-        if is_missing(error) and self.index != PARKED_INDEX:
-            release.look_ups.ask(self.topic, release.failed)
-            return
-        outcome = delivery_outcome(error, self.topic)
+        outcome = delivery_outcome(error, topic)
         if outcome.status is Status.REFUSED:
-            release.look_ups.targets.forget(self.topic)
-        release.failed(outcome)
+            self.look_ups.targets.forget(topic)
+        self.record_failed(number, outcome)
+
+    def queue_ops(self, indices: Sequence[int]) -> None:
+        """See `ReleaseProgress.queue_ops`."""
+        queued = self.ops.put(self.items, indices, self.end)
+        if queued:
+            self.end(queued, DURABLE)
+
+    def _not_taken(self, number: int, topic: str, error: TxcoreError) -> None:
+        if is_missing(error.__cause__) and self.target(number) is not None:
+            self.look_ups.ask(topic, partial(self.record_failed, number))
+        else:
+            self._end_later(number, Outcome(Status.UNKNOWN, error))  # no refusal: the broker was not asked
+
+    def _end_later(self, number: int, outcome: Outcome) -> None:
+        """Count a record as failed on the thread that polls."""
+        self.producing.call(partial(self.record_failed, number, outcome))
+
+
+def _target_record(resolution: Resolution, target: int) -> RecordArguments:
+    half = resolution.half
+    message = half.messages[target]
+    headers = target_headers(half.group, half.transaction_id, target, message, resolution.by, key_as_header=False)
+    if message.headers:
+        headers = as_sent(headers)
+    return message.topic, message.body, message.key, ANY_PARTITION, headers
+
+
+def _parked_record(resolution: Resolution) -> RecordArguments:
+    half = resolution.half
+    return topic_name(half.group, LogKind.PARKED), resolution.parked, None, half.partition, None
 
 
 class Marking:
@@ -173,9 +176,3 @@ class Marking:
     def not_found(self, error: TxcoreError) -> None:
         """End before the mark was handed over."""
         self.settle(Outcome(Status.REFUSED, error))
-
-
-@functools.lru_cache(maxsize=16)
-def _stored_at(at_ms: int) -> Outcome:
-    """Return one outcome for all halves appended in the same millisecond, which is most of a batch."""
-    return Outcome(Status.DURABLE, appended_ms=at_ms)

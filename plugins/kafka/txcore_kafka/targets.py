@@ -30,36 +30,39 @@ class Targets:
         self._presence = presence
         self._worker = worker
         self._clock = clock
+        self.small: set[str] = set()  #: topics that accept less than a full batch: their messages are sent one by one
         self._bytes_max: TargetCache[str, int] = TargetCache(clock, self._begin, refused_s=FRESH_S)
 
-    def examine(self, messages: Sequence[TargetMessage], now_s: float) -> list[str]:
+    def examine(self, messages: Sequence[TargetMessage], limits: dict[str, int | None], now_s: float) -> list[str]:
         """Return the topics to ask the broker for before *messages* can be judged; if empty, all can be published.
+
+        Args:
+            limits: The limits that were found for the same *now_s* before, empty at first.
 
         Raises:
             MessageRejectedError: one of the messages cannot be published.
         """
         unknown: list[str] = []
         for message in messages:
-            bytes_max = self._bytes_max.known(message.topic, now_s)
+            topic = message.topic
+            bytes_max = limits.get(topic)
             if bytes_max is None:
-                check_target_name(message.topic)
-                unknown.append(message.topic)
-                continue
+                bytes_max = limits[topic] = self._bytes_max.known(topic, now_s)
+                if bytes_max is None:
+                    check_target_name(topic)
+                    unknown.append(topic)
+                    continue
             if message.headers:
                 check_headers(message)
-            if _may_exceed(message, bytes_max):
                 _check_size(message, bytes_max)
+            elif len(message.body) + len(message.key or b"") + OVERHEAD_MAX > bytes_max:
+                _check_large(message, bytes_max)
         return unknown
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
         """Return those of *topics* that the broker must be asked for."""
         now_s = self._clock.elapsed_s()
         return [topic for topic in dict.fromkeys(topics) if self._bytes_max.known(topic, now_s) is None]
-
-    def is_small(self, topic: str) -> bool:
-        """Return whether the topic accepts less than a full batch, so that its messages are sent one by one."""
-        bytes_max = self._bytes_max.last(topic)
-        return bytes_max is not None and bytes_max < BATCH_BYTES
 
     def ask(self, topics: Iterable[str], found: Found) -> None:
         """Call *found* once, here or on the worker's thread: with None if *topics* exist, or with the first error.
@@ -93,18 +96,17 @@ class Targets:
                 self._bytes_max.failed(topic, answer)
             elif answer is not None:
                 self._presence.note(topic)
+                (self.small.add if answer < BATCH_BYTES else self.small.discard)(topic)
                 self._bytes_max.answered(topic, answer)
             else:
                 self._presence.forget(topic)
                 self._bytes_max.failed(topic, no_topic(topic))
 
 
-def _may_exceed(message: TargetMessage, bytes_max: int) -> bool:
-    """Return whether the size must be checked; the broker checks a tiny plain message, which is mostly overhead."""
-    size = len(message.body) + len(message.key or b"")
-    if size + OVERHEAD_MAX <= bytes_max and not message.headers:
-        return False
-    return bool(message.headers or message.key) or size > bytes_max // 2
+def _check_large(message: TargetMessage, bytes_max: int) -> None:
+    """Check the size; the broker itself checks a plain message that is mostly overhead."""
+    if message.key or len(message.body) > bytes_max // 2:
+        _check_size(message, bytes_max)
 
 
 def _check_size(message: TargetMessage, bytes_max: int) -> None:

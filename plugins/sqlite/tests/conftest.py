@@ -16,12 +16,13 @@ from txcore_sqlite import Options, SqliteBackend
 from txcore import wire
 from txcore.clock import SystemClock
 from txcore.ids import IdFactory
+from txcore.port import SettlesEach
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, Resolution, TargetMessage
 
 GROUP = "orders"
 
 
-class Recorder:
+class Recorder(SettlesEach):
     """A batch that keeps each item's outcome and refuses a second one."""
 
     def __init__(self, items):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from txcore import wire
 from txcore.errors import ConfigError, MessageRejectedError, TxcoreError
 from txcore.records import (
+    DURABLE,
     FINAL_KINDS,
     RECORD_OVERHEAD_MAX,
     HalfRecord,
@@ -53,7 +54,6 @@ class Ledger:
         self.catalog = catalog
         self.now_ms = now_ms
         self._options = options
-        self._durable = Outcome(Status.DURABLE, appended_ms=now_ms)
         self._halves: _Rows = []
         self._ops: _Rows = []
         self._targets: _Rows = []
@@ -66,7 +66,7 @@ class Ledger:
     def append_halves(self, halves: Sequence[HalfRecord]) -> list[Outcome]:
         """Add halves and return the outcome that each has after the transaction is committed."""
         outcomes = []
-        catalog, rows, durable, now_ms = self.catalog, self._halves, self._durable, self.now_ms
+        catalog, rows, now_ms = self.catalog, self._halves, self.now_ms
         topics, partitions = catalog.topics, catalog.partitions
         body_size_max = self._options.body_size_max + RECORD_OVERHEAD_MAX  # a carried copy is larger than its half
         for half in halves:
@@ -84,7 +84,7 @@ class Ledger:
                 catalog.begin_log(self.connection, partition, LogKind.HALF)
             rows += (catalog.next, partition.group_id, half.partition, half.body, now_ms)
             catalog.next += 1
-            outcomes.append(durable)
+            outcomes.append(DURABLE)
         return outcomes
 
     def release(self, resolutions: Sequence[Resolution], *, fenced: bool) -> list[Outcome]:
@@ -106,7 +106,7 @@ class Ledger:
         elif fenced and op.token != partition.token:
             return _FENCED
         self._add_op(partition, op)
-        return self._durable
+        return DURABLE
 
     def flush(self) -> None:
         """Insert the rows gathered so far."""
@@ -149,7 +149,7 @@ class Ledger:
             if op.kind in UNIQUE_KINDS:
                 self._resolve(op, partition.group_id)
             self._add_op(partition, op)
-        return self._durable
+        return DURABLE
 
     def _publish(self, resolution: Resolution) -> Outcome | None:
         half, by, topics = resolution.half, resolution.by, self.catalog.topics

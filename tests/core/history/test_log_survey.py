@@ -16,7 +16,7 @@ from txcore.history.folding import Journeys
 from txcore.history.log_survey import Survey, existing_partitions
 from txcore.memory import RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
 from txcore.operator.awaited import Awaited
-from txcore.port import resolved
+from txcore.port import SettlesEach, resolved
 from txcore.records import (
     Half,
     HalfRecord,
@@ -37,7 +37,7 @@ A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 TOKEN = b"t" * 16
 
 
-class Batch:
+class Batch(SettlesEach):
     """A batch that keeps its outcomes."""
 
     def __init__(self, *items):

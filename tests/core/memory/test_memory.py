@@ -11,6 +11,7 @@ import txcore
 from txcore import wire
 from txcore.errors import BackendUnavailableError, ClosedError, ConfigError, DataLossError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, PROFILES, STRONG, Fate, Faults, MemoryBackend, MemoryBroker
+from txcore.port import SettlesEach
 from txcore.records import Half, HalfRecord, LogKind, Op, OpKind, Resolution, Status, TargetMessage
 
 A, B = b"a" * 16, b"b" * 16
@@ -28,7 +29,7 @@ class Chosen(Faults):
         return self._fate if what == self._what else Fate.DONE
 
 
-class Batch:
+class Batch(SettlesEach):
     """A batch that keeps its outcomes."""
 
     def __init__(self, *items):

@@ -27,6 +27,7 @@ from txcore import (
 from txcore.fence import FenceAnswer
 from txcore.ids import partition_of
 from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
+from txcore.port import SettlesEach
 from txcore.producer.send_many import FIRST_COUNT, WINDOW_COUNT
 from txcore.producer.transaction import ENOUGH_COUNT
 from txcore.records import LogKind, OpKind
@@ -272,7 +273,7 @@ class TestSendMany:
         append, release, poll = backend.append_halves, backend.release, backend.poll
         late, released_count, polls = [], 0, iter(range(1_000))
 
-        class Holding:
+        class Holding(SettlesEach):
             def __init__(self, batch):
                 self.items, self._batch = batch.items, batch
 
