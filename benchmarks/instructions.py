@@ -26,10 +26,13 @@ import rich.table
 import typer
 
 import txcore
+from benchmarks.null_kafka import null_backend
 from benchmarks.styles import AsyncCommitting, Committing
 from txcore.memory import KAFKA_LIKE, MemoryBackend, MemoryBroker
+from txcore.port import Backend
 
 COUNT: Final = 200
+GROUP: Final = "g"
 TOPIC: Final = "t"
 BODY: Final = b"x" * 300
 SHOWN: Final = 25
@@ -103,26 +106,38 @@ class _Loop(asyncio.SelectorEventLoop):
         self.time = clock.elapsed_s  # type: ignore[method-assign]
 
 
+def _memory(clock: _Clock) -> Backend:
+    return MemoryBackend(MemoryBroker(KAFKA_LIKE, clock=clock))
+
+
+def _kafka(clock: _Clock) -> Backend:
+    return null_backend(clock, GROUP, TOPIC)
+
+
+BACKENDS: Final[dict[str, Callable[[_Clock], Backend]]] = {"memory": _memory, "kafka": _kafka}
+"""The broker in memory, and the Kafka plugin on a driver that acknowledges at once."""
+
+
 @contextlib.contextmanager
-def send_many() -> Iterator[Callable[[int], None]]:
+def send_many(made: Callable[[_Clock], Backend]) -> Iterator[Callable[[int], None]]:
     """Send all transactions in one call."""
-    producer = _producer()
+    producer = _producer(made)
     yield lambda count: _require(producer.send_many((_message(), None) for _ in range(count)), count)
 
 
 @contextlib.contextmanager
-def blocking() -> Iterator[Callable[[int], None]]:
+def blocking(made: Callable[[_Clock], Backend]) -> Iterator[Callable[[int], None]]:
     """Send the transactions from one caller, one after the other."""
-    producer = _producer()
+    producer = _producer(made)
     yield lambda count: _require([producer.send_message_in_transaction(_message()) for _ in range(count)], count)
 
 
 @contextlib.contextmanager
-def tasks() -> Iterator[Callable[[int], None]]:
+def tasks(made: Callable[[_Clock], Backend]) -> Iterator[Callable[[int], None]]:
     """Send each transaction from an asyncio task of its own."""
     clock = _Clock()
     producer = txcore.AsyncTransactionProducer(
-        _backend(clock), "g", listener=AsyncCommitting(), clock=clock, randomness=random.Random(1)
+        made(clock), GROUP, listener=AsyncCommitting(), clock=clock, randomness=random.Random(1)
     )
 
     async def all_at_once(count: int) -> None:
@@ -133,20 +148,21 @@ def tasks() -> Iterator[Callable[[int], None]]:
         yield lambda count: runner.run(all_at_once(count))
 
 
-STYLES: Final[dict[str, Callable[[], AbstractContextManager[Callable[[int], None]]]]] = {
+STYLES: Final[dict[str, Callable[..., AbstractContextManager[Callable[[int], None]]]]] = {
     "send_many": send_many,
     "blocking": blocking,
     "tasks": tasks,
 }
 
 
-def cost_of(style: str, count: int = COUNT) -> Cost:
-    """Return the cost of a transaction in one of `STYLES`, in listener style on the broker in memory.
+def cost_of(style: str, backend: str = "memory", count: int = COUNT) -> Cost:
+    """Return the cost of a transaction in one of `STYLES`, in listener style on one of `BACKENDS`.
 
     Args:
-        count: Number of counted transactions, after as many for the warm-up.
+        count: Number of counted transactions, after as many for the warm-up. Fewer tasks than `POLLING_COUNT` of the
+            drivers wait for the plugin's poll thread, which the null driver has not.
     """
-    with STYLES[style]() as run:
+    with STYLES[style](BACKENDS[backend]) as run:
         run(count)
         with _Counting() as counting:
             run(count)
@@ -154,15 +170,11 @@ def cost_of(style: str, count: int = COUNT) -> Cost:
     return Cost(sum(by_function.values()), counting.calls / count, by_function)
 
 
-def _producer() -> txcore.TransactionProducer:
+def _producer(made: Callable[[_Clock], Backend]) -> txcore.TransactionProducer:
     clock = _Clock()
     return txcore.TransactionProducer(
-        _backend(clock), "g", listener=Committing(), clock=clock, randomness=random.Random(1)
+        made(clock), GROUP, listener=Committing(), clock=clock, randomness=random.Random(1)
     )
-
-
-def _backend(clock: _Clock) -> MemoryBackend:
-    return MemoryBackend(MemoryBroker(KAFKA_LIKE, clock=clock))
 
 
 def _message() -> txcore.Message:
@@ -173,9 +185,9 @@ def _require(results: list[txcore.TransactionSendResult], count: int) -> None:
     assert count == sum(result.end is not None and result.end.state is txcore.EndState.ACCEPTED for result in results)
 
 
-def main() -> None:
-    """Print the cost of each style, and the functions with the largest share."""
-    costs = {style: cost_of(style) for style in STYLES}
+def main(backend: str = "memory") -> None:
+    """Print the cost of each style on a backend, memory or kafka, and the functions with the largest share."""
+    costs = {style: cost_of(style, backend) for style in STYLES}
     table = rich.table.Table("bytecode instructions of one transaction", box=None)
     for style in costs:
         table.add_column(style, justify="right")

@@ -158,6 +158,18 @@ class IdFactory:
             self._counter = counter + 1
             return self._prefix + tail
 
+    def many(self, count: int) -> list[bytes]:
+        """Return *count* fresh ids that fall into all partitions, made with one reading of the clock."""
+        with self._lock:
+            now_ms = self._clock.wall_ms()
+            if now_ms > self._last_ms:
+                self._begin(now_ms)
+            elif self._counter + count > _COUNTER_END:
+                self._begin(self._last_ms + 1)
+            first, prefix = self._counter, self._prefix
+            self._counter = first + count
+        return [prefix + counter.to_bytes(_COUNTER_BYTES, "big") for counter in range(first, first + count)]
+
     def _begin(self, now_ms: int) -> None:
         """Start a millisecond: 12 fixed random bits, and a counter that begins at 61 random bits.
 

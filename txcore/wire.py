@@ -65,6 +65,8 @@ class _MessageHead(msgspec.Struct, array_like=True, tag="txm"):
     version: int
 
 
+_PROBE: Final = b"\xc1" * ID_BYTES  # no record has this byte before its id
+_AFTER_MESSAGES: Final = Half.__struct_fields__[Half.__struct_fields__.index("messages") + 1 :]
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=bytes).encode  # msgspec takes no subclass of bytes: a TransactionId
 _half_decoder: Final = msgspec.msgpack.Decoder(Half)
 _head_decoder: Final = msgspec.msgpack.Decoder(HalfHead)
@@ -87,6 +89,30 @@ _R = TypeVar("_R", Half, HalfHead, _OpRecord, Parked, _MessageRecord)
 def encode_half(half: Half) -> bytes:
     """Return the envelope of a half."""
     return _encode(half)
+
+
+class HalfTemplate:
+    """Encodes many halves that differ only in transaction, partition and messages, each as `encode_half` would.
+
+    Args:
+        half: One of them.
+    """
+
+    def __init__(self, half: Half) -> None:
+        self._half = msgspec.structs.replace(half, transaction_id=_PROBE, messages=[])
+        self._tail = b"".join([_encode(getattr(half, name)) for name in _AFTER_MESSAGES])
+        body = _encode(self._half)
+        self._head = body[: body.index(_PROBE)]
+        self._middles: dict[int, bytes] = {}
+
+    def encode(self, transaction_id: bytes, partition: int, messages: list[TargetMessage]) -> bytes:
+        """Return the envelope of a half."""
+        middle = self._middles.get(partition)
+        if middle is None:
+            body = _encode(msgspec.structs.replace(self._half, partition=partition))
+            middle = body[len(self._head) + ID_BYTES : -len(self._tail) - 1]  # no message is one byte
+            self._middles[partition] = middle
+        return b"".join((self._head, transaction_id, middle, _encode(messages), self._tail))
 
 
 def decode_half(body: bytes) -> Half:

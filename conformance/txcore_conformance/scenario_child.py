@@ -22,9 +22,11 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from txcore.plugin import BackendPlugin
 from txcore.port import Backend
+from txcore.producer import listener_style
 from txcore.producer import transaction_flow as flow
 from txcore.producer.transaction import LocalTransaction, make_half
 from txcore.records import HalfRecord
+from txcore.wire import HalfTemplate
 from txcore_conformance.failpoints import Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.scenario import Place, Scenario
@@ -87,10 +89,10 @@ def watch(failpoints: Failpoints) -> None:
     def watched_connect(self: BackendPlugin, url: str) -> Backend:
         return Watched(connect(self, url), failpoints)
 
-    def hasty_half(transaction: LocalTransaction) -> HalfRecord:
+    def hasty_half(transaction: LocalTransaction, template: HalfTemplate | None = None) -> HalfRecord:
         context, policy = transaction.context, transaction.context.policy
         context.policy = replace(policy, immunity_s=IMMUNITY_S)
-        half = make_half(transaction)
+        half = make_half(transaction, template and None)
         context.policy, transaction.immunity_s = policy, policy.immunity_s
         return half
 
@@ -100,7 +102,7 @@ def watch(failpoints: Failpoints) -> None:
         failpoints.reach("after database COMMIT")
 
     BackendPlugin.connect = watched_connect  # type: ignore[method-assign]
-    flow.make_half = hasty_half  # type: ignore[attr-defined]
+    flow.make_half = listener_style.make_half = hasty_half  # type: ignore[attr-defined]
     DefaultDialect.do_commit = watched_commit  # type: ignore[method-assign]
 
 

@@ -51,7 +51,8 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     elif kind is OpKind.COMMIT and transaction.must_look:
         result = yield from look_before_publishing(transaction)
     if result is None:
-        resolution, result = choose_end(transaction, kind)
+        clock = transaction.context.clock
+        resolution, result = choose_end(transaction, kind, clock.elapsed_s(), clock.wall_ms())
         if resolution is not None:
             outcome = yield resolution
             result = result or end_result(transaction, kind, outcome)
@@ -59,19 +60,21 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
     return finish_end(transaction, kind, result, began_s)
 
 
-def choose_end(transaction: LocalTransaction, kind: OpKind) -> tuple[Resolution | None, EndResult | None]:
+def choose_end(
+    transaction: LocalTransaction, kind: OpKind, now_s: float, wall_ms: int
+) -> tuple[Resolution | None, EndResult | None]:
     """Return the resolution to release now, and the result where it does not depend on how the release ends.
 
-    The caller hands it over at once: a producer gives way by the clock, and the clock is read here. After a tombstone
-    the fence has decided, so the release may take any time.
+    The caller has just read both clocks, and hands the resolution over at once: a producer gives way by the clock.
+    After a tombstone the fence has decided, so the release may take any time.
     """
     identity = transaction.transaction_id
     if transaction.is_via_table:  # a half that is there all the same is closed by the check
         state = EndState.VIA_TABLE if kind is OpKind.COMMIT else EndState.ACCEPTED
         return None, EndResult(state, identity)
-    if _must_give_way(transaction) and not needs_tombstone(transaction, kind):
-        return resolution_of(transaction, OpKind.NUDGE), EndResult(EndState.TOO_LATE, identity)
-    return resolution_of(transaction, kind), None
+    if _must_give_way(transaction, now_s) and not needs_tombstone(transaction, kind):
+        return resolution_of(transaction, OpKind.NUDGE, wall_ms), EndResult(EndState.TOO_LATE, identity)
+    return resolution_of(transaction, kind, wall_ms), None
 
 
 def end_result(transaction: LocalTransaction, kind: OpKind, outcome: Outcome) -> EndResult:
@@ -108,13 +111,12 @@ def ran_local(transaction: LocalTransaction, began_s: float, state: str) -> None
         transaction.context.observer.ran_local(transaction.transaction_id, began_s, state)
 
 
-def resolution_of(transaction: LocalTransaction, kind: OpKind) -> Resolution:
+def resolution_of(transaction: LocalTransaction, kind: OpKind, wall_ms: int) -> Resolution:
     """Return the op of *kind*, with all targets if it commits."""
-    assert transaction.half is not None
-    context = transaction.context
-    op = Op(kind, transaction.identity, transaction.half.generation, context.by, context.clock.wall_ms())
-    targets = range(len(transaction.half.messages)) if kind is OpKind.COMMIT else ()
-    return Resolution(transaction.half, op, targets, b"", context.by)
+    half, by = transaction.half, transaction.context.by
+    assert half is not None
+    op = Op(kind, transaction.identity, half.generation, by, wall_ms)
+    return Resolution(half, op, range(len(half.messages)) if kind is OpKind.COMMIT else (), b"", by)
 
 
 def needs_tombstone(transaction: LocalTransaction, kind: OpKind) -> bool:
@@ -183,7 +185,7 @@ def are_settled(fence: AnyFence, transaction_ids: Sequence[bytes]) -> Flow[set[b
 def _leave(transaction: LocalTransaction, state: EndState, error: Exception) -> Flow[EndResult]:
     """Publish nothing, and ask for a check soon; a relay publishes its messages without one, if it committed."""
     if not transaction.is_via_table:
-        yield resolution_of(transaction, OpKind.NUDGE)
+        yield resolution_of(transaction, OpKind.NUDGE, transaction.context.clock.wall_ms())
     return EndResult(state, transaction.transaction_id, error)
 
 
@@ -212,7 +214,7 @@ def require(transaction: LocalTransaction, phase: Phase) -> None:
         )
 
 
-def _must_give_way(transaction: LocalTransaction) -> bool:
+def _must_give_way(transaction: LocalTransaction, now_s: float) -> bool:
     """Return whether the checker may have decided by now, where only the clock keeps both apart (R6)."""
     context, until_s = transaction.context, transaction.give_way_s
     if context.store_arbitrates:
@@ -221,7 +223,7 @@ def _must_give_way(transaction: LocalTransaction) -> bool:
         if until_s is not None:
             # A resolution is written after the half, and remembered for so long; the release takes the margin.
             until_s = max(until_s, until_s - transaction.immunity_s + context.arbitrates_s)
-    return until_s is None or context.clock.elapsed_s() > until_s
+    return until_s is None or now_s > until_s
 
 
 def _repeated(transaction: LocalTransaction, kind: OpKind) -> EndResult:

@@ -6,8 +6,9 @@ Always with a half: when it is written, there is no database transaction that co
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -26,20 +27,30 @@ from txcore.message import LocalTransactionState, Message
 from txcore.message_table import Mode
 from txcore.producer import finish as ending
 from txcore.producer import transaction_flow as flow
-from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, current, publish
+from txcore.producer.transaction import (
+    LocalTransaction,
+    Phase,
+    ProducerContext,
+    current,
+    half_template,
+    make_half,
+    publish,
+)
 from txcore.records import HalfRecord, OpKind, Outcome, Resolution
 from txcore.results import EndResult, EndState, TransactionSendResult
-from txcore.runtime.commands import Answered, Call, Each, Flow
+from txcore.runtime.commands import Answered, Call, Calls, Each, Flow
 
 TURN_S: Final = 0.02
 """Time, in seconds, of local transactions after which those that ran are released before the next ones run."""
 _STATES: Final = {OpKind.COMMIT: LocalTransactionState.COMMIT, OpKind.ROLLBACK: LocalTransactionState.ROLLBACK}
+_KINDS: Final = {state: kind for kind, state in _STATES.items()}
 
 
 class Sending(msgspec.Struct):
     """One message of many on its way; in the end it has a result or an error.
 
     Attributes:
+        began_s: Reading of the clock before its local transaction, for the observer.
         kind: The op with which it is being ended.
         end: The result of that end, as soon as it is known.
     """
@@ -49,6 +60,7 @@ class Sending(msgspec.Struct):
     arg: Any
     result: TransactionSendResult | None = None
     error: Exception | None = None
+    began_s: float = 0.0
     kind: OpKind = OpKind.COMMIT
     end: EndResult | None = None
 
@@ -62,14 +74,15 @@ def send_in_transaction(
         listener is not raised: the listener may have committed, so the state is UNKNOWN.
     """
     transaction.database = yield from _learn_database(transaction.context)
-    half = _half(transaction, message)
+    _publish(transaction, message)
+    half = make_half(transaction)
     began_s = transaction.context.clock.elapsed_s()
     outcome: Outcome = yield half
     flow.appended(transaction, outcome, began_s)
     ran = yield from _run_local(transaction, listener, message, arg)
     if isinstance(ran, TransactionSendResult):
         return ran
-    result = yield from ending.end(transaction, _kind(ran))
+    result = yield from ending.end(transaction, _KINDS[ran])
     return TransactionSendResult(result.transaction_id, ran, result, transaction.notice)
 
 
@@ -79,34 +92,48 @@ def send_all(sendings: Sequence[Sending], listener: Listener[Any, Any]) -> Flow[
     The same steps as for one, with one command for many. A local transaction that takes long, or a half without an
     answer, holds up no other's end.
     """
-    opened, halves = [], []
+    context = sendings[0].transaction.context
     try:
-        database = yield from _learn_database(sendings[0].transaction.context)
+        database = yield from _learn_database(context)
     except Exception as error:  # noqa: BLE001 - nothing was sent of any
         for sending in sendings:
             sending.error = error
         return
+    opened, halves = _opened(sendings, database)
+    if halves:
+        yield Each(halves, partial(_go_on, opened, listener, context.clock.elapsed_s()))
+
+
+def _opened(sendings: Sequence[Sending], database: bytes) -> tuple[list[Sending], list[HalfRecord]]:
+    """Return those whose half was made, and their halves; the others have their error."""
+    opened, halves = [], []
+    template = None
     for sending in sendings:
-        sending.transaction.database = database
+        transaction = sending.transaction
+        transaction.database = database
         try:
-            halves.append(_half(sending.transaction, sending.message))
+            _publish(transaction, sending.message)
+            template = template or half_template(transaction)
+            halves.append(make_half(transaction, template))
         except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
             sending.error = error
         else:
             opened.append(sending)
-    if halves:
-        began_s = opened[0].transaction.context.clock.elapsed_s()
-        yield Each(halves, partial(_go_on, opened, listener, began_s))
+    return opened, halves
 
 
 def _go_on(opened: Sequence[Sending], listener: Listener[Any, Any], began_s: float, answered: Answered) -> Flow[None]:
     """Run the local transactions of halves that were answered together, and release the ends that they chose."""
-    left = deque(
-        opened[index]
-        for indices, outcome in answered
-        for index in indices
-        if _is_stored(opened[index], outcome, began_s)
-    )
+    left: deque[Sending] = deque()
+    for indices, outcome in answered:
+        for index in indices:
+            sending = opened[index]
+            try:
+                flow.appended(sending.transaction, outcome, began_s)
+            except Exception as error:  # noqa: BLE001 - this one's result
+                sending.error = error
+            else:
+                left.append(sending)
     while left:
         ran = yield from _run_some(left, listener)
         yield from _release(ran)
@@ -115,25 +142,35 @@ def _go_on(opened: Sequence[Sending], listener: Listener[Any, Any], began_s: flo
 def _run_some(left: deque[Sending], listener: Listener[Any, Any]) -> Flow[list[Sending]]:
     """Run local transactions for `TURN_S`, one at least; returns those that are to be ended."""
     context = left[0].transaction.context
-    clock = context.clock
-    until_s = clock.elapsed_s() + TURN_S
+    elapsed_s = context.clock.elapsed_s
+    until_s = elapsed_s() + TURN_S
+    answers = yield Calls(partial(_execute, listener.execute), left, lambda: elapsed_s() >= until_s)
+    current.set(None)
     ran = []
-    while left:
+    for state, error in answers:
         sending = left.popleft()
         transaction = sending.transaction
-        state = yield from _run_local(transaction, listener, sending.message, sending.arg)
-        if isinstance(state, TransactionSendResult):
-            sending.result = state
-        else:
-            sending.kind = _kind(state)
-            if ending.needs_tombstone(transaction, sending.kind):
-                sending.end = yield from ending.tombstone(transaction)
-            ran.append(sending)
-        if clock.elapsed_s() >= until_s:
-            break
+        judged = _judged(transaction, state, error, sending.began_s)
+        if transaction.fenced:
+            judged = yield from _fenced(transaction, judged)
+        if isinstance(judged, TransactionSendResult):
+            sending.result = judged
+            continue
+        sending.kind = _KINDS[judged]
+        if ending.needs_tombstone(transaction, sending.kind):
+            sending.end = yield from ending.tombstone(transaction)
+        ran.append(sending)
     if context.fence is not None:
         yield from _look(ran, context.fence)
     return ran
+
+
+def _execute(execute: Callable[[LocalTransaction, Message, Any], Any], sending: Sending) -> Any:
+    """Run a local transaction, as the one that is under way on this thread."""
+    transaction = sending.transaction
+    current.set(transaction)
+    sending.began_s = ending.now_s(transaction)
+    return execute(transaction, sending.message, sending.arg)
 
 
 def _look(ran: Sequence[Sending], fence: AnyFence) -> Flow[None]:
@@ -146,23 +183,17 @@ def _look(ran: Sequence[Sending], fence: AnyFence) -> Flow[None]:
                 sending.end = yield from ending.look_before_publishing(sending.transaction)
 
 
-def _is_stored(sending: Sending, outcome: Outcome, began_s: float) -> bool:
-    try:
-        flow.appended(sending.transaction, outcome, began_s)
-    except Exception as error:  # noqa: BLE001 - this one's result
-        sending.error = error
-        return False
-    return True
-
-
 def _release(ran: Sequence[Sending]) -> Flow[None]:
+    if not ran:
+        return
+    clock = ran[0].transaction.context.clock
+    began_s, wall_ms = clock.elapsed_s(), clock.wall_ms()
     released: list[Sending] = []
     resolutions: list[Resolution] = []
-    began_s = ending.now_s(ran[0].transaction) if ran else 0.0
     for sending in ran:
         resolution = None
         if sending.end is None:
-            resolution, sending.end = ending.choose_end(sending.transaction, sending.kind)
+            resolution, sending.end = ending.choose_end(sending.transaction, sending.kind, began_s, wall_ms)
         if resolution is None:
             _finish(sending, sending.end, began_s)
         else:
@@ -187,15 +218,17 @@ def _finish(sending: Sending, end: EndResult | None, began_s: float) -> None:
     sending.result = TransactionSendResult(end.transaction_id, _STATES[kind], end, transaction.notice)
 
 
-def _half(transaction: LocalTransaction, message: Message) -> HalfRecord:
-    if transaction.context.mode is Mode.TABLE:
+def _publish(transaction: LocalTransaction, message: Message) -> None:
+    """Add the message, before the half is made."""
+    context = transaction.context
+    if context.mode is Mode.TABLE:
         raise TransactionStateError("the listener style needs a half, which mode table never writes")
     publish(transaction, message)
-    if transaction.context.fence is not None:
+    if context.fence is not None:
         # The half is written before the listener runs: it may call `fence`, and forget it.
-        transaction.fenced, transaction.may_lack_row = True, not transaction.context.listener_fences
+        transaction.fenced, transaction.may_lack_row = True, not context.listener_fences
     transaction.phase = Phase.PREPARING
-    return flow.half_of(transaction)
+    flow.require_joined(context)
 
 
 def _learn_database(context: ProducerContext) -> Flow[bytes]:
@@ -222,37 +255,55 @@ def _run_local(
 ) -> Flow[LocalTransactionState | TransactionSendResult]:
     """Run the local transaction; returns COMMIT or ROLLBACK, which is to be done, or the result where nothing is."""
     began_s = ending.now_s(transaction)
+    state: Any = None
     error: Exception | None = None
     current.set(transaction)
     try:
-        state: Any = yield Call(listener.execute, (transaction, message, arg))
+        state = yield Call(listener.execute, (transaction, message, arg))
     except GeneratorExit:
         raise  # dropped, perhaps as garbage: in any thread, amid whatever it does, so that its `current` is not ours
     except BaseException as raised:  # whatever user code raises, it may have committed (R5)
         current.set(None)
         if not isinstance(raised, Exception):
             raise
-        state, error = LocalTransactionState.UNKNOWN, raised
-        ending.ran_local(transaction, began_s, type(raised).__name__)
+        error = raised
     else:
         current.set(None)
-        is_state = isinstance(state, LocalTransactionState)
-        ending.ran_local(transaction, began_s, state.value if is_state else "no state")
-        if not is_state:
-            answer = f"the listener answered {state!r}; it must answer a LocalTransactionState"
-            state, error = LocalTransactionState.UNKNOWN, TransactionStateError(answer)
+    judged = _judged(transaction, state, error, began_s)
+    return (yield from _fenced(transaction, judged)) if transaction.fenced else judged
+
+
+def _judged(
+    transaction: LocalTransaction, state: Any, error: Exception | None, began_s: float
+) -> LocalTransactionState | TransactionSendResult:
+    """Return what the listener's answer, or its error, asks for; see `_run_local`."""
+    if not isinstance(state, LocalTransactionState):
+        ended = "no state" if error is None else type(error).__name__
+        if inspect.iscoroutine(state):
+            state.close()
+            error = TypeError("the listener is asynchronous; use AsyncTransactionProducer")
+        elif error is None:
+            error = TransactionStateError(f"the listener answered {state!r}; it must answer a LocalTransactionState")
+        state = LocalTransactionState.UNKNOWN
+    else:
+        ended = state.value
+    ending.ran_local(transaction, began_s, ended)
     if state is LocalTransactionState.UNKNOWN:
         return TransactionSendResult(transaction.transaction_id, state, None, error)
-    if state is LocalTransactionState.COMMIT and transaction.fenced and not transaction.must_look:
-        refused = yield from _vouch(transaction)
-        if refused is not None:
-            transaction.phase, transaction.result = Phase.ENDED, refused
-            return TransactionSendResult(transaction.transaction_id, state, refused, transaction.notice)
     return cast("LocalTransactionState", state)
 
 
-def _kind(state: LocalTransactionState) -> OpKind:
-    return OpKind.COMMIT if state is LocalTransactionState.COMMIT else OpKind.ROLLBACK
+def _fenced(
+    transaction: LocalTransaction, judged: LocalTransactionState | TransactionSendResult
+) -> Flow[LocalTransactionState | TransactionSendResult]:
+    """Write the row that the listener of a fenced producer forgot before its COMMIT counts."""
+    if judged is not LocalTransactionState.COMMIT or transaction.must_look:
+        return judged
+    refused = yield from _vouch(transaction)
+    if refused is None:
+        return judged
+    transaction.phase, transaction.result = Phase.ENDED, refused
+    return TransactionSendResult(transaction.transaction_id, judged, refused, transaction.notice)
 
 
 def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:

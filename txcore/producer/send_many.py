@@ -11,7 +11,7 @@ from txcore.listener import Listener
 from txcore.message import LocalTransactionState, Message
 from txcore.port import Backend
 from txcore.producer.listener_style import Sending, send_all
-from txcore.producer.transaction import ProducerContext, begin
+from txcore.producer.transaction import ProducerContext, begin_many
 from txcore.results import TransactionSendResult
 from txcore.runtime.commands import Flow
 from txcore.runtime.flow_loop import Loop
@@ -44,7 +44,8 @@ def send_many(
             if not taken:
                 return
             try:
-                some = [Sending(begin(context, len(taken)), message, arg) for message, arg in taken]
+                pairs = zip(begin_many(context, len(taken)), taken, strict=True)
+                some = [Sending(transaction, message, arg) for transaction, (message, arg) in pairs]
             except (TypeError, ValueError):
                 _require_pairs(taken)
                 raise

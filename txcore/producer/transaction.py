@@ -182,14 +182,20 @@ def current_transaction() -> LocalTransaction:
     return transaction
 
 
-def begin(context: ProducerContext, together_count: int = 1) -> LocalTransaction:
-    """Return a new open transaction with an id of its own; *together_count* begin at once.
+def begin(context: ProducerContext) -> LocalTransaction:
+    """Return a new open transaction with an id of its own."""
+    return LocalTransaction(context, context.ids.new(context.partition_count))
+
+
+def begin_many(context: ProducerContext, count: int) -> list[LocalTransaction]:
+    """Return *count* new open transactions, each with an id of its own.
 
     A few that begin at one moment share partitions, so that requests to the broker are full. Where each partition gets
     enough of them, they are spread over all partitions: a client waits for five requests of a partition at a time.
     """
-    are_many = together_count >= ENOUGH_COUNT * context.partition_count
-    return LocalTransaction(context, context.ids.new(1 if are_many else context.partition_count))
+    if count < ENOUGH_COUNT * context.partition_count:
+        return [begin(context) for _ in range(count)]
+    return [LocalTransaction(context, identity) for identity in context.ids.many(count)]
 
 
 def publish(transaction: LocalTransaction, message: Message) -> None:
@@ -244,24 +250,56 @@ def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
     )
 
 
-def make_half(transaction: LocalTransaction) -> HalfRecord:
+def make_half(transaction: LocalTransaction, template: wire.HalfTemplate | None = None) -> HalfRecord:
     """Set the encoded half and the immunity of *transaction*, and return the half.
+
+    Args:
+        template: That of halves which were made together; see `half_template`.
 
     Raises:
         MessageRejectedError: the messages together are larger than the backend takes.
     """
-    context, partition = transaction.context, transaction.partition
-    interval_s, check_max = 0.0, 0  # on the wire: the checker's own
-    if not transaction.policies:
-        immunity_s = context.policy.immunity_s
+    context, messages, identity, partition = (
+        transaction.context,
+        transaction.messages,
+        transaction.identity,
+        transaction.partition,
+    )
+    transaction.immunity_s = context.policy.immunity_s
+    if template is not None and not transaction.policies:
+        body = template.encode(identity, partition, messages)
     else:
+        body = wire.encode_half(_envelope(transaction))
+    if len(body) > context.body_size_max:
+        transaction.phase = Phase.FAILED
+        raise MessageRejectedError(
+            f"the messages of one transaction take {len(body)} bytes together; this backend takes "
+            f"{context.body_size_max}; send less at once, or a reference to the data",
+            topic=messages[0].topic,
+            reason="size",
+        )
+    transaction.half = HalfRecord(context.group, partition, identity, 0, body, messages)
+    return transaction.half
+
+
+def half_template(transaction: LocalTransaction) -> wire.HalfTemplate:
+    """Return the template of halves made together, which have the fence and the database of *transaction*."""
+    return wire.HalfTemplate(_envelope(transaction))
+
+
+def _envelope(transaction: LocalTransaction) -> Half:
+    """Return the half, and set the immunity of *transaction*."""
+    context = transaction.context
+    immunity_s, interval_s, check_max = context.policy.immunity_s, 0.0, 0  # on the wire: the checker's own
+    if transaction.policies:
         policy = transaction_policy(transaction.policies)
         immunity_s, interval_s, check_max = policy.immunity_s, policy.interval_s, policy.check_max
-    half = Half(
+    transaction.immunity_s = immunity_s
+    return Half(
         wire.VERSION,
         transaction.identity,
         context.group,
-        partition,
+        transaction.partition,
         0,
         context.clock.wall_ms(),
         round(immunity_s * 1000),
@@ -273,18 +311,6 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
         database=transaction.database,
         may_lack_row=transaction.may_lack_row,
     )
-    body = wire.encode_half(half)
-    if len(body) > context.body_size_max:
-        transaction.phase = Phase.FAILED
-        raise MessageRejectedError(
-            f"the messages of one transaction take {len(body)} bytes together; this backend takes "
-            f"{context.body_size_max}; send less at once, or a reference to the data",
-            topic=transaction.messages[0].topic,
-            reason="size",
-        )
-    transaction.immunity_s = immunity_s
-    transaction.half = HalfRecord(context.group, partition, transaction.identity, 0, body, transaction.messages)
-    return transaction.half
 
 
 def table_rows(transaction: LocalTransaction) -> list[TableRow]:

@@ -34,7 +34,7 @@ from txcore.fence import AnyFence
 from txcore.message import LocalTransactionState
 from txcore.message_table import Mode
 from txcore.producer.finish import end, ran_local, require, resolution_of
-from txcore.producer.transaction import LocalTransaction, Phase, make_half, table_rows
+from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, make_half, table_rows
 from txcore.records import HalfRecord, OpKind, Outcome, Status
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import Switch
@@ -130,7 +130,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
         remedy = "the relay of the message table finds out, and delivers if it did"
         if not transaction.is_via_table:
             remedy = "the check will find out, and deliver if it did"
-            yield resolution_of(transaction, OpKind.NUDGE)
+            yield resolution_of(transaction, OpKind.NUDGE, transaction.context.clock.wall_ms())
         if is_undone:
             raise
         raise CommitUnknownError(
@@ -262,10 +262,18 @@ def half_of(transaction: LocalTransaction) -> HalfRecord:
         MessageRejectedError: the messages together are larger than the backend takes.
         HalfRefusedError: the broker has never answered, so the partition of a half is not known.
     """
-    context = transaction.context
+    require_joined(transaction.context)
+    return transaction.half or make_half(transaction)
+
+
+def require_joined(context: ProducerContext) -> None:
+    """Require that the number of partitions is known, so that a half can be written.
+
+    Raises:
+        HalfRefusedError: the broker has never answered.
+    """
     if not context.has_joined():
         raise HalfRefusedError(f"the broker has not answered for group {context.group!r} yet; nothing was sent")
-    return transaction.half or make_half(transaction)
 
 
 def appended(transaction: LocalTransaction, outcome: Outcome, began_s: float) -> None:

@@ -22,6 +22,17 @@ class Call(msgspec.Struct):
     deadline_s: float | None = None
 
 
+class Calls(msgspec.Struct):
+    """Call `function` with each of `items` in turn, and after each call `is_over`, until that is true.
+
+    Receives the value of each call, or its error, in a list of pairs: not for coroutines, nor for a driver with a pool.
+    """
+
+    function: Callable[[Any], Any]
+    items: Sequence[Any]
+    is_over: Callable[[], bool]
+
+
 class Timed(msgspec.Struct):
     """Append *half*; after `deadline_s` seconds its outcome is UNKNOWN, and a later one is ignored."""
 
@@ -55,5 +66,5 @@ class Each(msgspec.Struct):
 
 
 Answered: TypeAlias = "Sequence[tuple[Sequence[int], Outcome]]"
-Command: TypeAlias = "HalfRecord | Resolution | Timed | Call | Each | Spawn | Future[Any] | float"
+Command: TypeAlias = "HalfRecord | Resolution | Timed | Call | Calls | Each | Spawn | Future[Any] | float"
 Flow: TypeAlias = Generator[Command, Any, R]

@@ -25,7 +25,7 @@ from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution
 from txcore.runtime.batching import Outbox, hand_over
 from txcore.runtime.call_pool import CallPool
-from txcore.runtime.commands import Answered, Call, Each, Flow, Spawn, Timed
+from txcore.runtime.commands import Answered, Call, Calls, Each, Flow, Spawn, Timed
 
 WAIT_MAX_S: Final = 0.5
 ANSWERS: Final = object()
@@ -221,6 +221,8 @@ class Loop:
             self._resolutions.put(command, task)
         elif kind is Call:
             return self.call(task, command)
+        elif kind is Calls:
+            return self.calls(task, command)
         elif kind is Each:
             items = command.items
             hand_over(_Together(self, task, items, command.go_on, len(items)), self._take(items[0]))
@@ -252,6 +254,19 @@ class Loop:
             value.close()
             return None, TypeError(f"{call.function!r} is asynchronous; use AsyncTransactionProducer")
         return value, None
+
+    def calls(self, task: Task, calls: Calls) -> tuple[Any, BaseException | None] | None:  # noqa: ARG002
+        """Run user code for many; return a value or an error for each item that was reached."""
+        function, is_over = calls.function, calls.is_over
+        answers: list[tuple[Any, Exception | None]] = []
+        for item in calls.items:
+            try:
+                answers.append((function(item), None))
+            except Exception as error:  # noqa: BLE001 - the flow decides what an error means
+                answers.append((None, error))
+            if is_over():
+                break
+        return answers, None
 
     def _call_in_pool(self, task: Task, call: Call, pool: CallPool) -> None:
         job = pool.submit(call, self.clock.elapsed_s)

@@ -46,14 +46,14 @@ def peek_decides(self: SimFence, transaction_ids: Sequence[bytes], connection: A
 @contextlib.contextmanager
 def believe_the_listener() -> Iterator[None]:
     """Publish after the listener's COMMIT without a look at its row."""
-    run_local = sending._run_local  # noqa: SLF001
+    fenced = sending._fenced  # noqa: SLF001
 
-    def believe(transaction: LocalTransaction, *rest: Any) -> Flow[Any]:
-        ran = yield from run_local(transaction, *rest)
+    def believe(transaction: LocalTransaction, judged: Any) -> Flow[Any]:
+        ran = yield from fenced(transaction, judged)
         transaction.must_look = False
         return ran
 
-    with mock.patch.object(sending, "_run_local", believe):
+    with mock.patch.object(sending, "_fenced", believe):
         yield
 
 

@@ -82,21 +82,21 @@ def _appended_uncertainly(transaction: LocalTransaction, outcome: Outcome, began
 
 
 _finish = flow.database_finish
-_run_local = sending._run_local  # noqa: SLF001
+_judged = sending._judged  # noqa: SLF001
 
 
 def _exception_rolls_back(transaction: LocalTransaction) -> Flow[Any]:
     try:
         return (yield from _finish(transaction))
     except CommitUnknownError:
-        yield ending.resolution_of(transaction, OpKind.ROLLBACK)
+        yield ending.resolution_of(transaction, OpKind.ROLLBACK, transaction.context.clock.wall_ms())
         raise
 
 
-def _raising_listener_rolls_back(*args: Any) -> Flow[Any]:
-    ran = yield from _run_local(*args)
-    if not isinstance(ran, TransactionSendResult) or ran.error is None:
-        return ran
+def _raising_listener_rolls_back(transaction: LocalTransaction, state: Any, error: Any, began_s: float) -> Any:
+    judged = _judged(transaction, state, error, began_s)
+    if not isinstance(judged, TransactionSendResult) or judged.error is None:
+        return judged
     return LocalTransactionState.ROLLBACK
 
 
@@ -104,7 +104,7 @@ def _raising_listener_rolls_back(*args: Any) -> Flow[Any]:
 def _exception_is_rollback() -> Iterator[None]:
     with (
         mock.patch.object(flow, "database_finish", _exception_rolls_back),
-        mock.patch.object(sending, "_run_local", _raising_listener_rolls_back),
+        mock.patch.object(sending, "_judged", _raising_listener_rolls_back),
     ):
         yield
 
@@ -321,7 +321,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "checkpoint_single_bound": Mutant("R12", _replace(checkpoint, "checkpoint_of", _single_bound)),
     "late_producer_publishes": Mutant(
         "R6",
-        _replace(ending, "_must_give_way", lambda _: False),
+        _replace(ending, "_must_give_way", lambda *_: False),
         STEPPED,
         "the store refuses a late producer before anything is delivered, so it need not give way",
     ),

@@ -10,7 +10,7 @@ from typing import Any, Final
 from txcore.memory import MemoryBackend
 from txcore.port import Batch, Claim, SettlesEach
 from txcore.records import HalfRecord, Outcome, Resolution, Status
-from txcore.runtime.commands import Call, Each, Timed
+from txcore.runtime.commands import Call, Calls, Each, Timed
 from txcore.runtime.flow_loop import Loop, Task
 from txcore_conformance.sim.world import SimClock, World
 
@@ -234,6 +234,23 @@ class SimLoop(Loop):
             return
         if process.is_alive and process.world.now_s >= process.frozen_until_s:
             super()._hand_over()
+
+    def calls(self, task: Task, calls: Calls) -> Any:
+        """See `Loop.calls`; one call that takes time follows the other."""
+
+        def run() -> Any:
+            answers: list[tuple[Any, Exception | None]] = []
+            for item in calls.items:
+                try:
+                    value = calls.function(item)
+                    answers.append(((yield from value) if inspect.isgenerator(value) else value, None))
+                except Exception as error:  # noqa: BLE001 - the flow decides what an error means
+                    answers.append((None, error))
+                if calls.is_over():
+                    break
+            return answers
+
+        self.spawn(run(), lambda done: self.resume(task, done.result, done.error))
 
     def call(self, task: Task, call: Call) -> Any:
         """See `Loop.call`; a simulated call may be a generator that takes time."""

@@ -9,9 +9,9 @@ import pytest
 
 from txcore.errors import BackendTimeoutError, BackendUnavailableError
 from txcore.port import failed, resolved
-from txcore.records import DURABLE, HalfRecord, Resolution, Status
+from txcore.records import DURABLE, HalfRecord, Outcome, Resolution, Status
 from txcore.runtime.call_pool import CallPool
-from txcore.runtime.commands import Call, Each, Spawn
+from txcore.runtime.commands import Call, Calls, Each, Spawn
 from txcore.runtime.flow_loop import Loop
 
 
@@ -87,7 +87,9 @@ def test_releases_carry_the_claim(loop, backend):
 
 def collecting(answers):
     """Return a function that keeps the answers of an `Each`, grouped as they arrived."""
-    return lambda answered: answers.append([(index, outcome.status) for index, outcome in answered])
+    return lambda answered: answers.append(
+        [(index, outcome.status) for indices, outcome in answered for index in indices]
+    )
 
 
 class TestEach:
@@ -113,8 +115,9 @@ class TestEach:
         ends, beside = [], []
 
         def waiting(answered):
-            yield 1.0 + answered[0][0]
-            beside.append(answered[0][0])
+            ((index,), _) = answered[0]
+            yield 1.0 + index
+            beside.append(index)
 
         loop.spawn(ending(Each([half(0), half(1)], waiting), ends))
         loop.turn()
@@ -142,6 +145,17 @@ class TestEach:
         assert batch.send(None) is not None
         loop.run_all()
         assert [None] == ends
+
+    def test_items_that_end_alike_continue_together(self, loop, backend):
+        """Items that the backend settles with one call, and others settled before the next turn, share a portion."""
+        portions = []
+        loop.spawn(ending(Each([half(0), half(1), half(2)], collecting(portions)), []))
+        loop.turn()
+        (batch,) = backend.batches
+        batch.settle_all([2, 1], DURABLE)
+        batch.settle(0, Outcome(Status.UNKNOWN))
+        loop.run_all()
+        assert [[(2, Status.DURABLE), (1, Status.DURABLE), (0, Status.UNKNOWN)]] == portions
 
     def test_releases_carry_the_claim(self, loop, backend):
         """The releases of an `Each` carry the claim, like the release of a single flow."""
@@ -196,6 +210,21 @@ def test_futures_and_calls_give_values_or_raise(loop):
     loop.run_all()
     assert [1, 2] == sorted(each for each in results if isinstance(each, int))
     assert {OSError, ValueError} == {type(each) for each in results if isinstance(each, Exception)}
+
+
+def test_calls_are_made_in_turn_until_they_are_over(loop):
+    """Each item gets the function's value or its error, and no item after that at which `is_over` was true."""
+    results, reached = [], []
+
+    def call(item):
+        reached.append(item)
+        return 6 // item
+
+    loop.spawn(ending(Calls(call, [3, 0, 2, 1], lambda: len(reached) == 3), results))
+    loop.run_all()
+    ((three, zero, two),) = results
+    assert ([3, 0, 2], (2, None), (3, None)) == (reached, three, two)
+    assert (None, ZeroDivisionError) == (zero[0], type(zero[1]))
 
 
 def test_an_asynchronous_call_is_refused(loop):

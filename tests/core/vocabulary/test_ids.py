@@ -101,6 +101,26 @@ def test_ids_of_a_moment_share_few_partitions(clock, randomness, count):
     assert max(seen.values()) < 2 * min(seen.values())
 
 
+def test_many_ids_ascend_and_fall_into_all_partitions(clock, randomness):
+    """Ids made together ascend, also among those made one by one, and use one reading of the clock."""
+    factory = IdFactory(clock, randomness)
+    made = [factory.new(), *factory.many(400), factory.new(), *factory.many(1)]
+    assert sorted(set(made)) == made
+    assert len({each[:8] for each in made}) == 1
+    together = Counter(partition_of(each, 4) for each in made)
+    assert min(together.values()) > 60
+
+
+def test_many_ids_borrow_the_next_millisecond_when_the_counter_is_full(clock):
+    """Many ids never count beyond the random part of an id."""
+    factory = IdFactory(clock, Highest())
+    ids = factory.many(2)
+    factory._counter |= (1 << 62) - 2
+    ids += factory.many(2)
+    assert sorted(set(ids)) == ids
+    assert born_ms(ids[-1]) == clock.wall_ms() + 1
+
+
 def test_factories_begin_with_partitions_of_their_own(clock, randomness):
     """Factories begin with different partitions, so that processes do not all send to the same ones at a time."""
     firsts = {partition_of(IdFactory(clock, randomness).new(64), 64) for _ in range(64)}
