@@ -199,6 +199,17 @@ class Backend(Protocol):
     def load_checkpoint(self, group: str, partition: int) -> Future[Checkpoint | None]:
         """Return the last checkpoint, or None. May write a marker of the backend's own to find the end of a log."""
 
+    def ping(self, group: str) -> Future[None]:
+        """Ask the broker whether the group is there; resolves with the broker's answer. Returns at once.
+
+        The answer is a new one each time, never one from memory, and the question writes nothing. So a checker learns
+        whether its broker still answers. Several questions may be under way.
+
+        Raises (through the Future):
+            ConfigError: the group does not exist.
+            BackendTimeoutError, BackendUnavailableError: the broker did not answer.
+        """
+
     def poll(self, timeout_s: float, is_done: Callable[[], Any] = never_done, *, comes_again: bool = False) -> bool:
         """Make progress on the calling thread until *is_done*, for at most *timeout_s*, and return True.
 

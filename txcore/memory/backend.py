@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, HalfRefusedError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, ConfigError, HalfRefusedError
 from txcore.lifecycle import ClosedAtExit
 from txcore.memory.broker import MemoryBroker
 from txcore.memory.profile import Fate
@@ -199,6 +199,14 @@ class MemoryBackend(ClosedAtExit):
         if unknown is not None:
             return failed(unknown)
         return resolved(self.broker.checkpoints.get((group, partition)))
+
+    def ping(self, group: str) -> Future[None]:
+        """See `Backend.ping`."""
+        self._require_open()
+        if self.broker.down:
+            return failed(BackendUnavailableError("the broker is down"))
+        unknown = self.broker.unknown_group(group)
+        return resolved(None) if unknown is None else failed(unknown)
 
     def poll(self, *_: object, **__: object) -> bool:
         """See `Backend.poll`; only the caller works here."""

@@ -270,8 +270,9 @@ def test_close_settles_every_item_handed_over(kit: Kit, topic: str) -> None:
         lambda kit, backend: backend.read(kit.group, LogKind.HALF, 0).read(1),
         lambda kit, backend: backend.claim(kit.group, "late"),
         lambda kit, backend: backend.load_checkpoint(kit.group, 0),
+        lambda kit, backend: backend.ping(kit.group),
     ],
-    ids=["ensure_group", "append_halves", "release", "mark", "read", "claim", "load_checkpoint"],
+    ids=["ensure_group", "append_halves", "release", "mark", "read", "claim", "load_checkpoint", "ping"],
 )
 def test_a_closed_backend_refuses_every_call(kit: Kit, call: Callable[..., Any]) -> None:
     """After `close` each call raises ClosedError, at once or through its Future; closing again is allowed."""
@@ -288,9 +289,18 @@ def test_closing_one_connection_does_not_affect_the_others(kit: Kit, topic: str)
     assert [Status.DURABLE] == [outcome.status for outcome in raw.append(kit, raw.half(kit, topic))]
 
 
+def test_ping_answers_for_a_group_that_exists_and_creates_none(kit: Kit) -> None:
+    """Questions under way together are all answered; a group that was not made is a ConfigError, each time."""
+    for answer in [kit.backend.ping(kit.group) for _ in range(5)]:
+        kit.wait(answer)
+    for _ in range(2):
+        assert isinstance(error_of(lambda: kit.backend.ping(f"{kit.group}-none"), kit.timeout_s), ConfigError)
+
+
 def test_control_futures_cannot_be_cancelled_under_the_backend(kit: Kit) -> None:
     """A control call's Future is marked running, so a waiter that gives up does not break the backend's thread."""
     for _ in range(20):
         assert not kit.backend.ensure_group(kit.group).cancel()
         assert not kit.backend.load_checkpoint(kit.group, 0).cancel()
+        assert not kit.backend.ping(kit.group).cancel()
     assert PARTITION_COUNT == kit.wait(kit.backend.ensure_group(kit.group))

@@ -26,6 +26,7 @@ from txcore.records import (
     Resolution,
 )
 from txcore_redis.data import append_command, mark_command, outcome_of, release_command
+from txcore_redis.errors import unknown_group
 from txcore_redis.guarantees import capabilities_of
 from txcore_redis.lanes import Command, Lane
 from txcore_redis.options import PARTITION_COUNT_MAX, Options
@@ -116,6 +117,16 @@ class RedisBackend(ClosedAtExit):
         """See `Backend.load_checkpoint`."""
         self._enter()
         return load_checkpoint(self._control, group, partition)
+
+    def ping(self, group: str) -> Future[None]:
+        """See `Backend.ping`."""
+        self._enter()
+
+        def parse(answers: list[int]) -> None:
+            if not answers[0]:
+                raise unknown_group(group, 0)
+
+        return self._control.ask([("EXISTS", group_key(group))], parse)
 
     def poll(self, *_: object, **__: object) -> bool:
         """See `Backend.poll`; its threads are not lent."""

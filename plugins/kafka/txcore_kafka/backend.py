@@ -143,6 +143,11 @@ class KafkaBackend(ClosedAtExit):
         self._enter()
         return self._worker.submit(lambda: self._readers.load_checkpoint(group, partition))
 
+    def ping(self, group: str) -> Future[None]:
+        """See `Backend.ping`; asks for the half topic."""
+        self._enter()
+        return self._control.ping(group)
+
     def poll(self, timeout_s: float, is_done: Callable[[], Any] = never_done, *, comes_again: bool = False) -> bool:
         """See `Backend.poll`; the poll thread lends its work, except with releases that end on another thread."""
         if self._releaser.lanes is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -16,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
 
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, TxcoreError
+from txcore.port import failed, running
 from txcore.records import LogKind
 from txcore_kafka.clients import ConnectionNews, make_admin
 from txcore_kafka.codec import CURE, exists_already, is_forbidden, is_missing, translated
@@ -124,9 +126,31 @@ class Control:
             seen.require(half, op)
             count = seen.counts.get(half)
         if count is None:
-            raise ConfigError(f"there is no group {group!r}; ensure_group makes it", key="group")
+            raise missing_group(group)
         self.partition_counts[group] = count
         return count
+
+    def ping(self, group: str) -> Future[None]:
+        """Ask the broker for the group's half topic; blocks no thread. See `Backend.ping`."""
+        half, future = topic_name(group, LogKind.HALF), running()
+        try:
+            request = self.admin.describe_topics(
+                TopicCollection([half]), request_timeout=self._options.control_timeout_s
+            )
+        except (KafkaException, TxcoreError) as error:
+            return failed(translated(error, f"looking for topic {half!r}"))
+
+        def answered(described: Future[Any]) -> None:
+            error = described.exception()
+            if error is None:
+                future.set_result(None)
+            elif is_missing(error):
+                future.set_exception(missing_group(group))
+            else:
+                future.set_exception(translated(error, f"looking for topic {half!r}"))
+
+        request[half].add_done_callback(answered)
+        return future
 
     def look(self, topics: Sequence[str], *needed: AclOperation) -> Seen:
         """Return what the broker says of *topics*, and whether this user has the *needed* rights to them."""
@@ -280,3 +304,8 @@ def _differs(key: str, value: str, wanted: Mapping[str, str]) -> bool:
     if key not in AT_LEAST or value == "-1":
         return False
     return wanted[key] == "-1" or int(value) < int(wanted[key])
+
+
+def missing_group(group: str) -> ConfigError:
+    """Return the error of a call for a group that was not made."""
+    return ConfigError(f"there is no group {group!r}; ensure_group makes it", key="group")

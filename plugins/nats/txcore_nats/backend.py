@@ -136,6 +136,10 @@ class NatsBackend(ClosedAtExit):
 
         return self._run(load, f"loading a checkpoint of group {group!r}")
 
+    def ping(self, group: str) -> Future[None]:
+        """See `Backend.ping`; asks for the half stream."""
+        return self._run(lambda: self._groups.ask_for(group), f"asking for group {group!r}")
+
     def poll(self, *_: object, **__: object) -> bool:
         """See `Backend.poll`; its event loop is not lent."""
         return False

@@ -90,6 +90,16 @@ class Groups:
             count = self._counts[group] = len(config["subjects"])
         return count
 
+    async def ask_for(self, group: str) -> None:
+        """Ask the server for the group's half stream.
+
+        Raises:
+            ConfigError: the group does not exist.
+            BackendUnavailableError, BackendTimeoutError: the broker was not reached.
+        """
+        if await self._config(self.names(group).stream(LogKind.HALF)) is None:
+            raise missing_group(group)
+
     def when_found(self, group: str, take: Callable[[TxcoreError | None], None]) -> None:
         """Call *take* with None after the group was found, else with the error."""
 

@@ -40,7 +40,7 @@ from txcore.records import (
 from txcore_rabbitmq.coalescing import log_properties
 from txcore_rabbitmq.codec import encode_marker, is_forbidden, is_too_large
 from txcore_rabbitmq.connection import CLOSE_GRACE_S, Link, LoopThread
-from txcore_rabbitmq.control import GroupSetup, scan_checkpoints, verify_group
+from txcore_rabbitmq.control import GroupSetup, Ping, scan_checkpoints, verify_group
 from txcore_rabbitmq.ends import AUTHOR, MARKER_PREFIX, Ended, EndSearch
 from txcore_rabbitmq.guarantees import capabilities_of
 from txcore_rabbitmq.lanes import LaneKey, Sending, StreamAbsentError
@@ -180,6 +180,13 @@ class RabbitmqBackend(ClosedAtExit):
 
         stream = checkpoint_name(group, partition)
         self._send_record(group, partition, checks_name(group), stream, encode_marker(nonce), marked)
+        return future
+
+    def ping(self, group: str) -> Future[None]:
+        """See `Backend.ping`; asks for the first half stream, on the reading connection."""
+        self._enter()
+        future: Future[None] = running()
+        self._reading.call(Ping(self._reading_link, group, future, self._options.control_timeout_s).start)
         return future
 
     def poll(self, *_: object, **__: object) -> bool:

@@ -161,7 +161,7 @@ class GroupSetup:
             if found:
                 self._future.set_result(found)
             else:
-                self._fail(ConfigError(f"there is no group {self._group!r}; call ensure_group first", key="group"))
+                self._fail(missing_group(self._group))
             return
         self._is_new = not found
         self._found = count = found or asked or self._options.partitions
@@ -215,6 +215,53 @@ class GroupSetup:
     def _expire(self) -> None:
         if not self._future.done():
             self._fail(self._link.trouble(f"group {self._group!r} could not be set up"))
+
+
+class Ping:
+    """One question whether a group's first half stream is there; on the reading loop's thread. See `Backend.ping`."""
+
+    def __init__(self, link: ReadingLink, group: str, future: Future[None], timeout_s: float) -> None:
+        self._link = link
+        self._group = group
+        self._future = future
+        self._timeout_s = timeout_s
+        self._channel: Any = None
+
+    def start(self) -> None:
+        """Ask on a channel of its own, as the broker closes the channel of a question for a missing stream."""
+        self._link.watch(self._future)
+        self._link.loop.later(self._timeout_s, self._expire)
+        self._link.when_up(self._open, self._fail)
+
+    def _open(self) -> None:
+        if not self._future.done():
+            self._channel = self._link.connection.channel(on_open_callback=self._ask)
+            self._channel.add_on_close_callback(self._closed)
+
+    def _ask(self, channel: Any) -> None:
+        name = log_name(self._group, LogKind.HALF, 0)
+        channel.queue_declare(name, passive=True, callback=lambda _frame: self._end(None))
+
+    def _closed(self, _channel: Any, error: BaseException) -> None:
+        self._end(missing_group(self._group) if is_missing(error) else translate(error, f"group {self._group!r}"))
+
+    def _fail(self, error: TxcoreError) -> None:
+        self._end(error)
+
+    def _expire(self) -> None:
+        self._link.forget(self._open)
+        self._end(self._link.trouble(f"asking for group {self._group!r}"))
+
+    def _end(self, error: TxcoreError | None) -> None:
+        if not self._future.done():
+            self._future.set_exception(error) if error is not None else self._future.set_result(None)
+        if self._channel is not None and self._channel.is_open:
+            self._channel.close()
+
+
+def missing_group(group: str) -> ConfigError:
+    """Return the error of a call for a group that does not exist."""
+    return ConfigError(f"there is no group {group!r}; call ensure_group first", key="group")
 
 
 def scan_checkpoints(

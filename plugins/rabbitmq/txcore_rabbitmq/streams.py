@@ -148,6 +148,10 @@ class ReadingLink:
         else:
             self._waiting[request] = refused
 
+    def forget(self, request: Callable[[], None]) -> None:
+        """Drop a request that waits for a connection, if it still does."""
+        self._waiting.pop(request, None)
+
     def trouble(self, doing: str) -> TxcoreError:
         """Return the error of a request without an answer in time."""
         if self.connection is None:

@@ -27,7 +27,7 @@ from txcore.records import (
 )
 from txcore_sqlite.guarantees import capabilities_of
 from txcore_sqlite.options import PARTITION_COUNT_MAX, Options
-from txcore_sqlite.ownership import Keeper, SqliteClaim, load_checkpoint
+from txcore_sqlite.ownership import Keeper, SqliteClaim, load_checkpoint, require_group
 from txcore_sqlite.reading import SqliteReader
 from txcore_sqlite.store import Store
 from txcore_sqlite.work import CallWork, HalfWork, MarkWork, ReleaseWork
@@ -147,6 +147,16 @@ class SqliteBackend(ClosedAtExit):
                 return resolved(load_checkpoint(connection, group, partition))
         except TxcoreError as error:
             return failed(error)
+
+    def ping(self, group: str) -> Future[None]:
+        """See `Backend.ping`; reads in the calling thread."""
+        self._enter()
+        try:
+            with self._store.reading() as connection:
+                require_group(connection, group)
+        except TxcoreError as error:
+            return failed(error)
+        return resolved(None)
 
     def poll(self, *_: object, **__: object) -> bool:
         """See `Backend.poll`; its thread is not lent."""
