@@ -73,9 +73,9 @@ class LogReader:
     def drop_orphans(self) -> None:
         """Forget ops without a half, once the half log has said that none is to come; not of one that is gone."""
         op_read = self.passed_end()
-        dropped = 0 if op_read is None else self._tenure.state.drop_orphans(op_read, self.lost.missing)
-        if dropped:
-            self._context.report.event(names.OP_WITHOUT_HALF, partition=self._tenure.partition, count=dropped)
+        strange = 0 if op_read is None else self._tenure.state.drop_orphans(op_read, self.lost.missing)
+        if strange:
+            self._context.report.event(names.OP_WITHOUT_HALF, partition=self._tenure.partition, count=strange)
         if self._tenure.state.early_ops:
             self.ask_end()
 

@@ -44,6 +44,7 @@ class PartitionState(ReadHalves):
         self.reread = -1  #: the last half record that was read here
         self.early_ops: dict[bytes, list[tuple[Position, Op]]] = {}
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
+        self._begins_at_half = begun.half is not None  #: ops may follow whose halves lie before
         self._live_from: int | None = None  #: ops after it were written under the owner's claim
         self._lacks_ops = False
         self._claims: list[tuple[int, bytes]] = []
@@ -326,16 +327,18 @@ class PartitionState(ReadHalves):
         return list(due.values())
 
     def drop_orphans(self, op_read: int, kept: Container[bytes] = ()) -> int:
-        """Forget ops up to *op_read* that still wait for their half, but for ids that are *kept*; returns of how many.
+        """Forget ops up to *op_read* that still wait for their half, but for ids that are *kept*.
 
         To be called once every half that was stored when the op log was read up to there has been read: a half is
-        stored before each of its ops, so these have none here.
+        stored before each of its ops, so these have none here. Returns the number of ids whose half is missing. Ops
+        that were written before the owner's claim count only without a checkpoint: it may have passed their halves.
         """
-        dropped, live_from = 0, self._live_from
+        strange, live_from = 0, self._live_from
         for identity, ops in list(self.early_ops.items()):
             if ops[0][0] > op_read or identity in kept:
                 continue
-            dropped += 1
+            is_live = live_from is not None and any(live_from < position <= op_read for position, _ in ops)
+            strange += is_live or not self._begins_at_half
             # An end that comes now, of a half that no checkpoint names any more: it was parked, if it was not finished.
             for position, op in ops:
                 if position <= op_read and op.kind in FINAL_KINDS and live_from is not None and position > live_from:
@@ -343,7 +346,7 @@ class PartitionState(ReadHalves):
             self.early_ops[identity] = [each for each in ops if each[0] > op_read]
             if not self.early_ops[identity]:
                 del self.early_ops[identity]
-        return dropped
+        return strange
 
     def waiting_from(self, identity: bytes) -> tuple[int, bytes] | None:
         """Return the position of the first op that waits for a half of *identity*, and the claim in force there."""

@@ -10,7 +10,7 @@ from txcore.checker.carrying import copy_of
 from txcore.checker.checkpoint import checkpoint_of, noted_in
 from txcore.checker.decide import Extras, Pending, terms_of
 from txcore.checker.partition_state import PartitionState
-from txcore.records import COUNT_MAX, WALL_MS_MAX, Checkpoint, Half, Op, OpKind, ParkCode, reply_count
+from txcore.records import COUNT_MAX, WALL_MS_MAX, Checkpoint, Half, Op, OpKind, ParkCode, Position, reply_count
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 OURS, THEIRS = b"ours" * 4, b"them" * 4
@@ -175,6 +175,15 @@ class TestOrphans:
         partition.op(6, OpKind.COMMIT, B)
         assert 1 == partition.state.drop_orphans(5)
         assert (None, 6) == partition.bounds()
+
+    def test_after_a_restart_only_new_ones_are_strange(self):
+        """Ops read again may be of halves that the checkpoint has passed; an op written since then is of none."""
+        state = PartitionState(Checkpoint(Position(7), Position(5), OURS))
+        state.read_op(Position(5), Op(OpKind.COMMIT, A))
+        state.begin_live()
+        state.read_op(Position(6), Op(OpKind.COMMIT, B))
+        assert 1 == state.drop_orphans(6)
+        assert {} == state.early_ops
 
     @pytest.mark.parametrize("is_known", [True, False])
     @pytest.mark.parametrize(
