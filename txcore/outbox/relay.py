@@ -49,6 +49,7 @@ class RelayStats:
 
     Attributes:
         trouble: Why the relay sends nothing now; "" while it can send.
+        turned_s: Seconds since a running relay last finished a batch; many while database or broker are silent.
         newer: Why messages of a newer txcore wait, and with them all messages of their keys; "" for none.
         waiting: The table's counts as last read; a running relay reads them every `COUNT_EVERY_S` seconds.
     """
@@ -59,6 +60,7 @@ class RelayStats:
     batches: int = 0
     is_running: bool = False
     trouble: str = ""
+    turned_s: float = 0.0
     newer: str = ""
     waiting: TableStats = EMPTY
 
@@ -115,7 +117,8 @@ class Relay(RunningInside):
         self._report = Reporter("txcore.relay", plugins, group=group)
         self._context: RelayContext | None = None
         self._stats = RelayStats()
-        self._trouble = Rest()
+        self._outage = Rest()
+        self._turned_at_s = self._clock.elapsed_s()
         self._count_at_s = 0.0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -172,7 +175,9 @@ class Relay(RunningInside):
     def stats(self) -> RelayStats:
         """Return the counts; from any thread."""
         thread = self._thread
-        return replace(self._stats, is_running=thread is not None and thread.is_alive())
+        is_running = thread is not None and thread.is_alive()
+        turned_s = max(self._clock.elapsed_s() - self._turned_at_s, 0.0) if is_running else 0.0
+        return replace(self._stats, is_running=is_running, turned_s=turned_s)
 
     # The table, for operators -----------------------------------------------------------------------------------------
 
@@ -204,12 +209,12 @@ class Relay(RunningInside):
     def _run(self) -> None:
         pause_s = self._limits.poll_s
         while not self._stop.is_set():
+            self._turned_at_s = self._clock.elapsed_s()
             try:
                 report = self._batch()
                 self._count()
             except NoTableError as error:
-                self._stats = replace(self._stats, trouble=str(error))
-                self._stop.wait(self._limits.retry_max_s)
+                self._wait_out(str(error))
                 continue
             except Exception as error:  # noqa: BLE001 - a driver's own error must not end the relay for good
                 self._wait_out(repr(error))
@@ -217,8 +222,7 @@ class Relay(RunningInside):
             if report.uncertain and not report.sent:
                 self._wait_out("the broker gave no certain answer")
                 continue
-            self._trouble = Rest()
-            self._stats = replace(self._stats, trouble="")
+            self._recover()
             if report.sent or report.parked:
                 pause_s = self._limits.poll_s
                 continue
@@ -266,10 +270,18 @@ class Relay(RunningInside):
 
     def _wait_out(self, trouble: str) -> None:
         """Report the trouble once, and pause longer each time while it lasts."""
-        if not self._trouble.count:
-            self._report.event(names.RELAY_ERROR, group=self._group, error=trouble)
+        self._turned_at_s = self._clock.elapsed_s()
+        if not self._outage.count:
+            self._report.event(names.RELAY_DOWN, reason=trouble)
         self._stats = replace(self._stats, trouble=trouble)
-        self._stop.wait(self._trouble.next_s(self._limits.retry_s, self._limits.outage_max_s))
+        self._stop.wait(self._outage.next_s(self._limits.retry_s, self._limits.outage_max_s))
+
+    def _recover(self) -> None:
+        """Report the end of a trouble."""
+        if self._outage.count:
+            self._outage = Rest()
+            self._stats = replace(self._stats, trouble="")
+            self._report.event(names.RELAY_UP)
 
     def _idle(self, pause_s: float, *, is_calm: bool) -> None:
         if is_calm and pause_s >= RING_FROM_S and self.table.can_ring:
