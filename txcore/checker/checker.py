@@ -7,7 +7,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txcore import arguments
 from txcore.checker.context import CheckContext
@@ -56,6 +56,8 @@ class CheckerStats:
         turned_s: Seconds since that wake-up.
         stuck_calls: Number of calls of listener or fence that have passed their deadline and still run.
         partitions: The partitions that it owns.
+        broker: Why the broker counts as down: it gives no answer; "" while it answers.
+        failing: Why partitions fail, by partition, also while they have no owner; see `contact.Failures`.
     """
 
     is_running: bool
@@ -63,6 +65,8 @@ class CheckerStats:
     turned_s: float
     stuck_calls: int
     partitions: tuple[PartitionStats, ...]
+    broker: str = ""
+    failing: Mapping[int, str] = field(default_factory=dict)
 
 
 class Membership:
@@ -73,6 +77,7 @@ class Membership:
         self.loop = loop
         self.owners: dict[int, PartitionOwner] = {}
         self.is_stopping = False
+        self.trouble = ""  #: why the membership of the group has failed; "" while it has not
         self.lag_s = 0.0
         self.turned_at_s = loop.clock.elapsed_s()
 
@@ -80,7 +85,9 @@ class Membership:
         """Apply ownership changes, start owners, give up partitions that ended; returns whether anything changed."""
         try:
             events = self.context.claim.poll()
+            self.trouble = ""
         except TxcoreError as error:
+            self.trouble = str(error)
             self.context.report.event(names.CHECKER_ERROR, error=repr(error))
             events = ()
         for event in events:
@@ -124,6 +131,7 @@ class Membership:
         longest_s = max(min(self.context.limits.idle_poll_s, MEMBERSHIP_PAUSE_MAX_S), shortest_s)
         while not self.is_stopping or self.owners:
             is_calm = not self.poll() and not self.is_stopping
+            self.context.contact.look()
             pause_s = min(pause_s * 2, longest_s) if is_calm else shortest_s
             before_s = self.loop.clock.elapsed_s()
             wanted_s = until_beat(self.loop.clock, pause_s) if pause_s >= longest_s else pause_s
@@ -292,7 +300,9 @@ class Checker(RunningInside):
         is_running = thread is None or thread.is_alive()
         turned_s = max(membership.loop.clock.elapsed_s() - membership.turned_at_s, 0.0)
         partitions = tuple(owner.stats() for _, owner in sorted(membership.owners.copy().items()))
-        return CheckerStats(is_running, membership.lag_s, turned_s, self._pool.abandoned_count, partitions)
+        broker = membership.context.contact.trouble or membership.trouble
+        failing, stuck = membership.context.failures.lately(), self._pool.abandoned_count
+        return CheckerStats(is_running, membership.lag_s, turned_s, stuck, partitions, broker, failing)
 
     def _join(self) -> None:
         if self._membership is not None:

@@ -107,7 +107,7 @@ class LogReader:
             if tenure.is_claimed:
                 self._claimed_end = self._ask_end()
         except BackendUnavailableError as error:
-            self._context.report.event(names.CHECKER_ERROR, partition=tenure.partition, error=repr(error))
+            tenure.failed(error)
         return ()
 
     def read_halves(self) -> int:

@@ -15,7 +15,7 @@ from txcore.checker.log_reader import LogReader
 from txcore.checker.partition_state import PartitionState
 from txcore.checker.tenure import Tenure
 from txcore.clock import until_beat
-from txcore.errors import NewerRecordError, TxcoreError
+from txcore.errors import BackendTimeoutError, NewerRecordError, TxcoreError
 from txcore.history.parked_entries import close_entry
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Status
 from txcore.runtime import instrumentation as names
@@ -81,7 +81,7 @@ class PartitionOwner:
         except NewerRecordError as error:
             yield from newer_records.wait_for_upgrade(self.tenure, error)
         except Exception as error:  # noqa: BLE001 - the partition is claimed anew after a pause, whatever it was
-            self.context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
+            self.tenure.failed(error)
             self.tenure.is_active = False
             yield self.context.limits.retry_s
         finally:
@@ -194,7 +194,7 @@ class PartitionOwner:
         try:
             outcome: Outcome = yield context.backend.mark(context.group, self.tenure.partition, op, context.claim)
         except TxcoreError as error:
-            context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
+            self.tenure.failed(error, sent_s)
             return False
         if outcome.status is Status.FENCED:
             self.tenure.stand_down("fenced")
@@ -203,10 +203,13 @@ class PartitionOwner:
         while self.tenure.is_active:
             count = logs.read()
             if logs.is_back:
+                self.tenure.worked()
                 if logs.mark_ms is not None:
                     self.tenure.learn_time(logs.mark_ms, sent_s, acked_s or context.clock.elapsed_s())
                 return True
             if not count and context.clock.elapsed_s() > deadline_s:
+                text = f"a {kind.name} did not come back from the op log within {limits.mark_timeout_s:g} s"
+                self.tenure.failed(BackendTimeoutError(text), sent_s)
                 return False
             # Others on the loop have their turn while a long log is read: a claim that is not polled is lost.
             yield 0.0 if count else limits.poll_s
@@ -230,9 +233,10 @@ class PartitionOwner:
         try:
             yield context.claim.checkpoint(self.tenure.partition, made)
             self._stored, self._bounded_at_s = made, now_s
+            self.tenure.worked()
         except TxcoreError as error:
             # A checkpoint is only a lower bound: the old one holds, a restart reads more.
-            context.report.event(names.CHECKER_ERROR, partition=self.tenure.partition, error=repr(error))
+            self.tenure.failed(error, now_s)
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 

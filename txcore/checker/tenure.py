@@ -90,6 +90,16 @@ class Tenure:
         event(names.LOG_TRUNCATED, partition=self.partition, log=kind.value, asked=loss.asked, first=first)
         return self.reader(kind, None if first is None else Position(first))
 
+    def failed(self, error: Exception, began_s: float | None = None) -> None:
+        """Report that a step on this partition failed, which began at *began_s*, by default now."""
+        self.context.report.event(names.CHECKER_ERROR, partition=self.partition, error=repr(error))
+        self.context.failures.failed(self.partition, str(error) or repr(error), began_s)
+
+    def worked(self) -> None:
+        """Note that the broker did on this partition what was asked."""
+        self.context.contact.heard()
+        self.context.failures.worked(self.partition)
+
     def stand_down(self, reason: str) -> None:
         """Write nothing more under this token; the claim is made again only after a new assignment (R13)."""
         if self.is_active:
