@@ -271,7 +271,7 @@ def test_a_broker_that_is_down_at_the_start_is_waited_for(shop, checkers, wait_u
     wait_until(lambda: set(shop.delivered()) == ids[True], "deliveries of the other group")
     status, body = running.get("/readyz")
     assert 503 == status
-    assert json.loads(body)["reasons"][0].startswith("group late is ")
+    assert json.loads(body)["reasons"][0].startswith("group late: it is ")
     folder.mkdir()
     wait_until(running.is_ready, "readiness")
     assert 0 < running.metric("txcore_group_starts_failed_total", group="late")
@@ -421,7 +421,7 @@ def test_nothing_secret_is_logged(shop, checkers, wait_until):
     running = checkers()
     wait_until(lambda: "checker.started" in running.text, "the start")
     shop.orphans(2)
-    wait_until(lambda: events(running, "source.down"), "the database to be missed")
+    wait_until(lambda: events(running, "database.down"), "the database to be missed")
     assert 0 == running.stop()
     assert "hidden" not in running.text
 

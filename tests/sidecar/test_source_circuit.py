@@ -131,5 +131,19 @@ def test_going_down_and_coming_back_are_one_log_line_each(circuit, clock, caplog
         clock.advance(60)
         ask(circuit)
         ask(circuit)
-    assert ["source.down", "source.up"] == [record.message for record in caplog.records]
+    assert ["callback.down", "callback.up"] == [record.message for record in caplog.records]
     assert {"group": "orders", "source": "callback", "reason": "down"} == caplog.records[0].txcore
+
+
+def test_notes_open_and_close_it_without_a_question(circuit, clock, caplog):
+    """What a watch hears counts as the questions do; its failures lengthen no pause and end no probe of another one."""
+    with caplog.at_level(logging.WARNING, "txcore.sidecar"):
+        for _ in range(3):
+            circuit.note("down")
+        pause_s = circuit.retry_after_s
+        circuit.note("still down")
+        assert ("still down", pause_s) == (circuit.reason, circuit.retry_after_s)
+        circuit.note("")
+    assert ("", 0.0) == (circuit.reason, circuit.retry_after_s)
+    assert ["callback.down", "callback.up"] == [record.message for record in caplog.records]
+    ask(circuit)

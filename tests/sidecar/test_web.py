@@ -15,9 +15,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from txcore import ConfigError
+from txcore.clock import system_randomness
 from txcore.config import load
 from txcore.sidecar.metrics import METRICS
 from txcore.sidecar.process import Sidecar
+from txcore.sidecar.source_circuit import CALLBACK, SourceCircuit
 from txcore.sidecar.web.app import make_app
 from txcore.sidecar.web.guard import SECURITY_HEADERS, Guard, read_body
 from txcore.sidecar.web.server import WebServer
@@ -28,19 +30,37 @@ PATHS = ["/healthz", "/readyz", "/metrics", "/api/v1/groups", "/api/v1/groups/or
 def test_health_and_readiness_say_that_all_is_well(served):
     """Both paths report no problem while the group runs."""
     assert {"status": "ok", "reasons": []} == served.get("/healthz").json()
-    assert {"status": "ready", "reasons": []} == served.get("/readyz").json()
+    components = {"state": "running", "checker": "ok", "broker": "ok", "database shop": "ok", "relay": "ok"}
+    assert {"status": "ready", "reasons": [], "groups": {"orders": components}} == served.get("/readyz").json()
 
 
-def test_readiness_names_the_missing_parts(served):
-    """A dead database makes `/readyz` degraded, and fails it only with `?strict`; draining fails it always."""
-    circuit = served.sidecar.runners["orders"].answers.circuits[0]
+def test_readiness_names_the_missing_parts(served, wait_until):
+    """A fence that cannot be read makes the process unready although no half waits; draining is a reason of its own."""
+    with served.shop.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE txcore_tx")
+    wait_until(lambda: served.get("/readyz").status_code == 503, "the table to be missed")
+    shown = served.get("/readyz").json()
+    (reason,) = shown["reasons"]
+    assert "unready" == shown["status"]
+    assert reason.startswith("group orders: database shop: the fence table is missing")
+    assert reason.endswith(shown["groups"]["orders"]["database shop"])
+    served.shop.fence.create()
+    wait_until(lambda: served.get("/readyz").status_code == 200, "the table to be found")
+    served.sidecar.is_draining = True
+    shown = served.get("/readyz").json()
+    assert ("unready", ["draining"]) == (shown["status"], shown["reasons"])
+
+
+def test_a_callback_that_is_down_is_no_lack_of_readiness(served):
+    """The group is degraded then, and fails `/readyz` only with `?strict`."""
+    circuit = SourceCircuit(CALLBACK, served.sidecar.clock, system_randomness(), failures_max=1)
+    served.sidecar.runners["orders"].answers.circuits = (circuit,)
     with circuit.question(0.0) as question:
         question.failure = "the server is gone"
-    reason = "group orders: database shop: the server is gone"
-    assert (200, {"status": "degraded", "reasons": [reason]}) == _status_and_json(served.get("/readyz"))
+    status, shown = _status_and_json(served.get("/readyz"))
+    assert (200, "degraded") == (status, shown["status"])
+    assert ["group orders: callback: the server is gone"] == shown["reasons"]
     assert 503 == served.get("/readyz?strict").status_code
-    served.sidecar.is_draining = True
-    assert (503, {"status": "unready", "reasons": ["draining", reason]}) == _status_and_json(served.get("/readyz"))
 
 
 def _status_and_json(answer):
@@ -59,7 +79,7 @@ def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until, make_cl
     client = make_client(make_app(sidecar, Guard("")))
     status, shown = _status_and_json(client.get("/readyz"))
     assert (503, "unready", 1) == (status, shown["status"], len(shown["reasons"]))
-    assert "group orders is" in shown["reasons"][0]
+    assert shown["reasons"][0].startswith("group orders: it is ")
     assert 200 == client.get("/healthz").status_code
     assert 503 == client.get("/api/v1/groups/orders/pending").status_code
     assert sidecar.stop()

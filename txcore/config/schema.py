@@ -61,7 +61,7 @@ class CheckerSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     restart_s: Annotated[
         Seconds, Meta(description="first pause before a group is tried again that could not start; doubles")
     ] = 1.0
-    restart_max_s: Annotated[Seconds, Meta(description="longest such pause")] = 30.0
+    restart_max_s: Annotated[Seconds, Meta(description="longest such pause")] = 5.0
     tracing: Annotated[
         bool, Meta(description="make OpenTelemetry spans, for the SDK that the process was started with")
     ] = False

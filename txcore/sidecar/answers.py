@@ -17,7 +17,7 @@ from txcore.sidecar.figures import Figures
 from txcore.sidecar.listeners import TimedListener, is_asynchronous, load_listeners
 from txcore.sidecar.plan import GroupPlan
 from txcore.sidecar.resources import Resources
-from txcore.sidecar.source_circuit import SourceCircuit
+from txcore.sidecar.source_circuit import CALLBACK, DATABASE, SourceCircuit
 
 DEADLINE_PART: Final = 0.95
 """Part of the check's deadline after which the callback gives up by itself, so that no thread is abandoned."""
@@ -85,7 +85,7 @@ def _add_fence(
     answers.closing.callback(resources.give_back_engine, url, section)
     fence = open_fence(engine, plan.section.fence_table, section)
     # One failure opens it: the failed plain read was already a second attempt.
-    circuit = _circuit(plan, f"database {plan.database}", clock, randomness, failures_max=1)
+    circuit = _circuit(plan, f"{DATABASE} {plan.database}", clock, randomness, failures_max=1)
     answers.fence = GuardedFence(fence, circuit, clock, figures.asked_s.observe, plan.limits.check_deadline_s)
 
 
@@ -107,7 +107,7 @@ def _add_callback(answers: Answers, plan: GroupPlan, figures: Figures, clock: Cl
     answers.callback = HttpCallback(
         plan.callback,
         plan.credentials,
-        _circuit(plan, "callback", clock, randomness),
+        _circuit(plan, CALLBACK, clock, randomness),
         clock,
         deadline_s=limits.check_deadline_s * DEADLINE_PART,
         connections_max=limits.calls_max,

@@ -12,6 +12,7 @@ from txcore.config import DatabaseSection
 from txcore.errors import BackendNotInstalledError, CheckPostponedError, ConfigError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.history.journey import Journey
+from txcore.ids import ID_BYTES
 from txcore.operator.lookup import Asked, ask_fence
 from txcore.sidecar.source_circuit import SourceCircuit
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from txcore.sqlfence import SqlFence
 
 POOL_TIMEOUT_S: Final = 5.0
+UNUSED_ID: Final = b"\xff" * ID_BYTES
+"""An id that no transaction has; whoever asks about it learns only whether the table can be read."""
 
 
 def open_engine(url: str, section: DatabaseSection) -> Engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,8 +15,10 @@ from txcore.clock import Clock, Randomness
 from txcore.errors import TxcoreError
 from txcore.port import Backend, ensured
 from txcore.sidecar.answers import Answers, open_answers
+from txcore.sidecar.database_watch import DatabaseWatch
 from txcore.sidecar.figures import Figures
 from txcore.sidecar.plan import GroupPlan
+from txcore.sidecar.readiness import OPTIONAL, components_of
 from txcore.sidecar.relays import GroupRelay, start_relay
 from txcore.sidecar.resources import Resources
 
@@ -43,15 +46,34 @@ class GroupStatus:
 
     Attributes:
         reason: The reason why the group waits; "" otherwise.
-        degraded: The sources of a running group that are down; the rest of the group works.
+        components: Of a running group, by name, each with the reason why it is down; see `readiness`.
         is_stuck: The checker's loop has not turned for a long time, or its thread has died.
     """
 
     state: GroupState
     reason: str
-    degraded: tuple[str, ...]
+    components: Mapping[str, str]
     is_stuck: bool
     checker: CheckerStats
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """The reasons why the group is not ready; none when it is."""
+        if self.state is not GroupState.RUNNING:
+            return (f"it is {self.state.value}{f': {self.reason}' if self.reason else ''}",)
+        return self._down(is_optional=False)
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """The callbacks that are down; the rest of the group works."""
+        return self._down(is_optional=True)
+
+    def _down(self, *, is_optional: bool) -> tuple[str, ...]:
+        return tuple(
+            f"{name}: {reason}"
+            for name, reason in self.components.items()
+            if reason and (name in OPTIONAL) is is_optional
+        )
 
 
 NO_STATS: Final = CheckerStats(False, 0.0, 0.0, 0, ())
@@ -73,6 +95,7 @@ class GroupRunner:
         self._checker: Checker | None = None
         self._answers: Answers | None = None
         self._relay: GroupRelay | None = None
+        self._watch: DatabaseWatch | None = None
         self._backend: Backend | None = None
         self._stop = threading.Event()
         self._counting = threading.Lock()
@@ -109,12 +132,13 @@ class GroupRunner:
 
     def status(self) -> GroupStatus:
         """Return the state of the group."""
-        checker, answers = self._checker, self._answers
+        state, reason, checker, answers = self._state, self._reason, self._checker, self._answers
         stats = NO_STATS if checker is None else checker.stats()
+        is_running = state is GroupState.RUNNING
         circuits = () if answers is None else answers.circuits
-        degraded = tuple(f"{circuit.name}: {reason}" for circuit in circuits if (reason := circuit.reason))
-        is_stuck = self._state is GroupState.RUNNING and (not stats.is_running or stats.turned_s > STUCK_S)
-        return GroupStatus(self._state, self._reason, degraded, is_stuck, stats)
+        components = components_of(stats, circuits, self.relay) if is_running else {}
+        is_stuck = is_running and (not stats.is_running or stats.turned_s > STUCK_S)
+        return GroupStatus(state, reason, components, is_stuck, stats)
 
     def _run(self) -> None:
         section = self.plan.checker
@@ -158,6 +182,9 @@ class GroupRunner:
                 randomness=self._randomness,
             )
             self._relay = start_relay(plan, self._backend, self._clock, self._randomness)
+            if answers.fence is not None:
+                self._watch = DatabaseWatch(plan, answers.fence.circuit, self._clock)
+                self._watch.start()
             self._checker.start()
         except BaseException:
             self.figures.starts_failed += 1
@@ -175,6 +202,7 @@ class GroupRunner:
         with self._counting:
             self.figures.halves += 0 if self._checker is None else self._checker_halves()
             self._checker = None
+        watch, self._watch = self._watch, None
         relay, self._relay = self._relay, None
         answers, self._answers = self._answers, None
         backend, self._backend = self._backend, None
@@ -185,6 +213,8 @@ class GroupRunner:
                 closing.callback(answers.close)
             if relay is not None:
                 closing.callback(relay.close, self.plan.checker.shutdown_s)
+            if watch is not None:
+                closing.callback(watch.close)
 
     def _wait(self, reason: str, pause_s: float) -> None:
         is_news = reason != self._reason

@@ -63,16 +63,16 @@ class Life:
             "http": server.url if server is not None else None,
             "pid": os.getpid(),
         }
-        LOG.warning("checker.started", extra={"txcore": facts})
+        LOG.info("checker.started", extra={"txcore": facts})
         notify("READY=1")
         while (number := self._signals.get()) not in LEAVING:
             self._reload_into(sidecar, number)
-        LOG.warning("signal.received", extra={"txcore": {"signal": signal.Signals(number).name}})
+        LOG.info("signal.received", extra={"txcore": {"signal": signal.Signals(number).name}})
         notify("STOPPING=1")
         is_drained = sidecar.stop()
         if server is not None:
             server.stop()
-        LOG.warning("checker.stopped", extra={"txcore": {"drained": is_drained}})
+        LOG.info("checker.stopped", extra={"txcore": {"drained": is_drained}})
         return DONE if is_drained else NOT_DRAINED
 
     def _listen(self) -> None:
@@ -99,7 +99,7 @@ class Life:
     def _reload_into(self, sidecar: Sidecar, number: int) -> None:
         if number != signal.SIGHUP:
             return
-        LOG.warning("signal.received", extra={"txcore": {"signal": "SIGHUP"}})
+        LOG.info("signal.received", extra={"txcore": {"signal": "SIGHUP"}})
         notify("RELOADING=1", f"MONOTONIC_USEC={int(self._clock.elapsed_s() * 1_000_000)}")
         try:
             loaded = self._reload()

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from txcore.runtime import instrumentation as names
 from txcore.sidecar.figures import Histogram
 from txcore.sidecar.group import GroupRunner, GroupState
+from txcore.sidecar.readiness import trouble_of
 
 if TYPE_CHECKING:
     from txcore.outbox.relay import RelayStats
@@ -40,9 +41,8 @@ BUILD_INFO: Final = Metric("txcore_build_info", "gauge", "Always 1; the label ho
 GROUP_STATE: Final = Metric(
     "txcore_group_state", "gauge", "1 for the state the group is in, 0 for the others.", ("group", "state")
 )
-SOURCE_UP: Final = Metric(
-    "txcore_source_up", "gauge", "0 while a database or callback is down and not asked.", ("group", "source")
-)
+BROKER_UP: Final = Metric("txcore_broker_up", "gauge", "0 while the broker gives this checker no answer.")
+SOURCE_UP: Final = Metric("txcore_source_up", "gauge", "0 while a database or callback is down.", ("group", "source"))
 PARTITIONS: Final = Metric("txcore_partitions", "gauge", "Partitions that this checker owns.")
 PENDING: Final = Metric("txcore_pending_halves", "gauge", "Undecided halves on this checker's partitions.")
 OLDEST: Final = Metric("txcore_pending_oldest_age_seconds", "gauge", "Age of the oldest undecided half; 0 for none.")
@@ -98,6 +98,9 @@ WRONG_DATABASE: Final = Metric(
 BLOCKED: Final = Metric(
     "txcore_blocked_partitions", "gauge", "Partitions here that wait for an upgrade: a newer txcore wrote into them."
 )
+FAILING: Final = Metric(
+    "txcore_failing_partitions", "gauge", "Partitions here whose log takes or gives back no records."
+)
 STARTS_FAILED: Final = Metric("txcore_group_starts_failed_total", "counter", "Failed tries to start the group.")
 CALLBACKS: Final = Metric(
     "txcore_callback_requests_total",
@@ -109,7 +112,9 @@ CALLBACKS: Final = Metric(
 RELAYED: Final = Metric("txcore_relayed_total", "counter", "Messages of the message table that the relay has sent.")
 RELAY_REFUSED: Final = Metric("txcore_relay_refused_total", "counter", "Tries to send one that its target refused.")
 RELAY_PARKED: Final = Metric("txcore_relay_parked_total", "counter", "Messages of the table parked by this relay.")
-RELAY_UP: Final = Metric("txcore_relay_up", "gauge", "0 while the relay can send nothing: broker or database down.")
+RELAY_UP: Final = Metric(
+    "txcore_relay_up", "gauge", "0 while the relay can send nothing: broker or database down or silent."
+)
 TABLE_ROWS: Final = Metric(
     "txcore_table_rows", "gauge", "Messages in the message table: waiting, or parked.", ("group", "state")
 )
@@ -159,6 +164,8 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     partitions = status.checker.partitions
     for state in GroupState:
         yield GROUP_STATE, (state.value,), int(status.state is state)
+    is_running = status.state is GroupState.RUNNING
+    yield BROKER_UP, (), int(is_running and not status.checker.broker)
     answers = runner.answers
     for circuit in () if answers is None else answers.circuits:
         yield SOURCE_UP, (circuit.name,), int(not circuit.reason)
@@ -169,6 +176,7 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     for each in partitions:
         yield CHECKPOINT_AGE, (str(each.partition),), each.checkpoint_age_s
     yield BLOCKED, (), sum(bool(each.blocked) for each in partitions)
+    yield FAILING, (), len(status.checker.failing)
     yield LOOP_LAG, (), status.checker.lag_s
     yield STUCK_CALLS, (), status.checker.stuck_calls
     yield HALVES, (), runner.halves_read
@@ -193,7 +201,7 @@ def _relayed(relay: RelayStats) -> Iterator[tuple[Metric, tuple[str, ...], Any]]
     yield RELAYED, (), relay.sent
     yield RELAY_REFUSED, (), relay.refused
     yield RELAY_PARKED, (), relay.parked
-    yield RELAY_UP, (), int(relay.is_running and not relay.trouble)
+    yield RELAY_UP, (), int(not trouble_of(relay))
     yield TABLE_ROWS, ("waiting",), relay.waiting.waiting
     yield TABLE_ROWS, ("parked",), relay.waiting.parked
     yield TABLE_OLDEST, (), relay.waiting.oldest_age_s

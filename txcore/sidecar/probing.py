@@ -18,8 +18,8 @@ from txcore.config.problems import key_text
 from txcore.errors import BackendUnavailableError, TxcoreError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.history.log_survey import existing_partitions
-from txcore.ids import ID_BYTES
 from txcore.sidecar.answers import open_answers
+from txcore.sidecar.fences import UNUSED_ID
 from txcore.sidecar.figures import Figures
 from txcore.sidecar.plan import GroupPlan, plans_of
 from txcore.sidecar.resources import Resources
@@ -118,8 +118,7 @@ def _answers(plan: GroupPlan, resources: Resources, closing: ExitStack) -> Itera
         return
     closing.callback(answers.close)
     if answers.fence is not None:
-        unused = b"\xff" * ID_BYTES
-        reading = answers.fence.peek([unused])[unused]
+        reading = answers.fence.peek([UNUSED_ID])[UNUSED_ID]
         is_there = reading.answer is not FenceAnswer.NO_ANSWER
         found = f"fence table {plan.section.fence_table} is there" if is_there else reading.reason
         yield Probe(f"{key}.database", f"database {plan.database}: {found}", is_there)

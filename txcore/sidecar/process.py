@@ -9,7 +9,7 @@ from typing import Final
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.config import Loaded
 from txcore.sidecar.figures import Figures
-from txcore.sidecar.group import GroupRunner, GroupState, GroupStatus
+from txcore.sidecar.group import GroupRunner, GroupStatus
 from txcore.sidecar.plan import GroupPlan, plans_of
 from txcore.sidecar.resources import Resources
 
@@ -59,7 +59,7 @@ class Sidecar:
         if loaded.secret("http", "token") != self.loaded.secret("http", "token"):
             needs_restart.append("http.token")
         self.loaded = loaded
-        LOG.warning("config.reloaded", extra={"txcore": {"restarted": changed, "needs_restart": needs_restart}})
+        LOG.info("config.reloaded", extra={"txcore": {"restarted": changed, "needs_restart": needs_restart}})
         return needs_restart
 
     def stop(self) -> bool:
@@ -72,14 +72,21 @@ class Sidecar:
         return {name: runner.status() for name, runner in list(self.runners.items())}
 
     def unready(self) -> list[str]:
-        """Return the reasons why the process is not ready; empty when every group runs and no partition is blocked."""
+        """Return the reasons why the process is not ready: a group does not run, or one of its components is down."""
         if self.is_draining:
             return ["draining"]
-        return [f"group {name} {reason}" for name, status in self.status().items() for reason in _unready(status)]
+        return [f"group {name}: {each}" for name, status in self.status().items() for each in status.troubles]
 
     def degraded(self) -> list[str]:
-        """Return the sources of running groups that are down."""
+        """Return the callbacks of running groups that are down."""
         return [f"group {name}: {each}" for name, status in self.status().items() for each in status.degraded]
+
+    def components(self) -> dict[str, dict[str, str]]:
+        """Return the state of each component of each group: "ok", or why it is down."""
+        return {
+            name: {"state": status.state.value} | {key: reason or "ok" for key, reason in status.components.items()}
+            for name, status in self.status().items()
+        }
 
     def stuck(self) -> list[str]:
         """Return the groups whose checker's loop has stopped turning; only a restart of the process helps."""
@@ -96,12 +103,3 @@ class Sidecar:
             self.runners[name].ask_to_stop()
         ended = [self.runners[name].join(deadline_s - self.clock.elapsed_s()) for name in names]
         return all(ended)
-
-
-def _unready(status: GroupStatus) -> list[str]:
-    """Return the reasons why a group is not ready: it does not run, or a partition of it is blocked."""
-    if status.state is not GroupState.RUNNING:
-        return [f"is {status.state.value}{f': {status.reason}' if status.reason else ''}"]
-    return [
-        f"partition {each.partition} is blocked: {each.blocked}" for each in status.checker.partitions if each.blocked
-    ]

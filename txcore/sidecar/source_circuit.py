@@ -18,6 +18,8 @@ from txcore.errors import CheckPostponedError
 from txcore.runtime.circuit_breaker import CircuitBreaker
 
 LOG: Final = logging.getLogger("txcore.sidecar")
+CALLBACK: Final = "callback"
+DATABASE: Final = "database"
 
 
 @dataclass(slots=True)
@@ -32,7 +34,7 @@ class SourceCircuit:
     """A circuit breaker whose callers wait for the end of a running probe, and which logs its switches. Thread safe.
 
     Args:
-        name: The source's name, for people.
+        name: The source's name, for people: its kind, `CALLBACK` or `DATABASE`, and its name in the configuration.
         failures_max: Failures in a row that open it.
         first_s: The first pause, in seconds.
         longest_s: The longest pause, in seconds.
@@ -82,6 +84,17 @@ class SourceCircuit:
         with self._changed:
             return 0.0 if self._breaker.is_probing else self._breaker.retry_after_s
 
+    def note(self, failure: str) -> None:
+        """Note a question that did not pass the circuit: why it *failed*, or "" for its answer.
+
+        An answer closes the circuit, a failure counts towards opening it, and does not end a probe under way.
+        """
+        with self._changed:
+            if failure and self._breaker.is_open:
+                self.reason = failure
+            else:
+                self._settle(Question(failure))
+
     def _enter(self, wait_s: float) -> None:
         deadline_s = self._clock.elapsed_s() + wait_s
         with self._changed:
@@ -100,17 +113,22 @@ class SourceCircuit:
 
     def _leave(self, question: Question) -> None:
         with self._changed:
-            was_probing = self._breaker.is_probing
-            if not question.failure:
-                if self._breaker.succeeded():
-                    self._report("source.up", self.reason)
-                self.reason = ""
-            elif self._breaker.failed(question.retry_after_s):
-                self._report("source.down", question.failure)
-                self.reason = question.failure
-            elif was_probing:
-                self.reason = question.failure
-            self._changed.notify_all()
+            self._settle(question)
 
-    def _report(self, event: str, reason: str) -> None:
-        LOG.warning(event, extra={"txcore": {"group": self._group, "source": self.name, "reason": reason}})
+    def _settle(self, question: Question) -> None:
+        was_probing = self._breaker.is_probing
+        if not question.failure:
+            if self._breaker.succeeded():
+                self._report("up", self.reason)
+            self.reason = ""
+        elif self._breaker.failed(question.retry_after_s):
+            self._report("down", question.failure)
+            self.reason = question.failure
+        elif was_probing:
+            self.reason = question.failure
+        self._changed.notify_all()
+
+    def _report(self, change: str, reason: str) -> None:
+        event = f"{self.name.partition(' ')[0]}.{change}"
+        facts = {"group": self._group, "source": self.name, "reason": reason}
+        LOG.warning(event, extra={"txcore": facts})

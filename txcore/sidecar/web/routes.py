@@ -26,20 +26,25 @@ LIMIT_MAX: Final = ROWS_MAX
 
 
 def health_routes(sidecar: Sidecar) -> list[Route]:
-    """Return `/healthz` (do the loops turn?), `/readyz` (does every group work?) and `/metrics`."""
+    """Return `/healthz` (do the loops turn?), `/readyz` (does every group work?) and `/metrics`.
+
+    They read figures in memory and run on the event loop itself, so that pages that wait for a broker do not delay
+    them by taking all threads.
+    """
     page = metrics.Page(sidecar.runners)
 
-    def healthz(_: Request) -> Response:
+    async def healthz(_: Request) -> Response:
         stuck = sidecar.stuck()
         return JSONResponse({"status": "stuck" if stuck else "ok", "reasons": stuck}, 503 if stuck else 200)
 
-    def readyz(request: Request) -> Response:
+    async def readyz(request: Request) -> Response:
         unready, degraded = sidecar.unready(), sidecar.degraded()
         status = "unready" if unready else "degraded" if degraded else "ready"
         is_refused = bool(unready) or (bool(degraded) and "strict" in request.query_params)
-        return JSONResponse({"status": status, "reasons": unready + degraded}, 503 if is_refused else 200)
+        shown = {"status": status, "reasons": unready + degraded, "groups": sidecar.components()}
+        return JSONResponse(shown, 503 if is_refused else 200)
 
-    def show_metrics(_: Request) -> Response:
+    async def show_metrics(_: Request) -> Response:
         return Response(page.render(), media_type=metrics.CONTENT_TYPE)
 
     return [
@@ -107,6 +112,7 @@ def _group(runner: GroupRunner) -> dict[str, Any]:
         "state": status.state.value,
         "reason": status.reason,
         "degraded": status.degraded,
+        "troubles": status.troubles,
         "backend": plan.backend,
         "sources": plan.sources,
         "database": plan.database,

@@ -48,14 +48,12 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
     """Return a group's figures on this checker."""
     plan, figures, status = runner.plan, runner.figures, runner.status()
     partitions, policy = status.checker.partitions, plan.section.policy
-    reasons = [status.reason] if status.reason else []
-    reasons += [f"partition {each.partition} is blocked: {each.blocked}" for each in partitions if each.blocked]
     pending = sum(each.pending for each in partitions)
     return {
         "name": plan.name,
         "path": path_of(plan.name),
         "state": status.state.value,
-        "reasons": [*reasons, *(f"down: {each}" for each in status.degraded)],
+        "reasons": [*status.troubles, *status.degraded],
         "pending": f"{pending:,}",
         "oldest": formatting.age(max((each.oldest_age_s for each in partitions), default=0.0)) if pending else NOTHING,
         "parked": sum(list(figures.parked.values())),

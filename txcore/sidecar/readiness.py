@@ -1,0 +1,49 @@
+"""Whether a group can do its work, component by component: each has a reason while it cannot, and "" while it can.
+
+Everything here is read from figures in memory, so that an answer never waits for a broker or a database. The figures
+are kept by those who do the work: the checker asks its broker (`txcore.checker.contact`), a watch asks the database
+(`database_watch`), the relay counts its turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from txcore.checker.checker import CheckerStats
+from txcore.sidecar.source_circuit import CALLBACK, SourceCircuit
+
+if TYPE_CHECKING:
+    from txcore.outbox.relay import RelayStats
+
+TURN_MAX_S: Final = 8.0
+"""Age, in seconds, of the last turn of a checker's loop, or of a relay, at which it counts as down."""
+OPTIONAL: Final = frozenset({CALLBACK})
+"""Components without which a group is degraded, and still ready: it finishes all halves that others answer for."""
+
+
+def components_of(checker: CheckerStats, circuits: Iterable[SourceCircuit], relay: RelayStats | None) -> dict[str, str]:
+    """Return the components of a running group, by name, each with the reason why it is down."""
+    found = {"checker": _of_checker(checker), "broker": checker.broker}
+    found |= {circuit.name: circuit.reason for circuit in circuits}
+    if relay is not None:
+        found["relay"] = trouble_of(relay)
+    found |= {f"partition {partition}": f"fails: {reason}" for partition, reason in checker.failing.items()}
+    return found | {
+        f"partition {each.partition}": f"is blocked: {each.blocked}" for each in checker.partitions if each.blocked
+    }
+
+
+def _of_checker(checker: CheckerStats) -> str:
+    if not checker.is_running:
+        return "its thread has ended"
+    return f"its loop has not turned for {checker.turned_s:.0f} s" if checker.turned_s > TURN_MAX_S else ""
+
+
+def trouble_of(relay: RelayStats) -> str:
+    """Return why a relay is down; "" while it works."""
+    if not relay.is_running:
+        return "its thread has ended"
+    if relay.turned_s > TURN_MAX_S:
+        return f"it waits for the database or the broker for {relay.turned_s:.0f} s"
+    return relay.trouble
