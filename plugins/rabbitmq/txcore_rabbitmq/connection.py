@@ -115,6 +115,22 @@ class LoopThread:
             _log.exception("rabbitmq.request_error", extra={"loop": self._name})
 
 
+class _Answers(logging.Filter):
+    """Drops pika's warnings about channels of txcore that the broker closed.
+
+    That is how a broker answers a question for a missing queue, also at each start; the caller gets txcore's error.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line is not such a warning."""
+        channel = record.args[-1] if isinstance(record.args, tuple) and record.args else None
+        is_ours = isinstance(getattr(channel, "connection", None), CoalescingConnection)
+        return not is_ours or record.levelno > logging.WARNING
+
+
+logging.getLogger("pika.channel").addFilter(_Answers())
+
+
 class LinkOwner(Protocol):
     """The receiver of a connection's events; on the loop's thread."""
 
