@@ -43,7 +43,7 @@ class Contact:
         self._unanswered_since_s: float | None = None  #: when the first question after the last answer was asked
         self._under_way: set[Future[None]] = set()
         self._error = ""
-        self._was_down = False
+        self._is_down = False
 
     def heard(self) -> None:
         """Note an answer of the broker."""
@@ -53,23 +53,22 @@ class Contact:
 
     @property
     def trouble(self) -> str:
-        """Why the broker counts as down; "" while it answers."""
-        since_s = self._unanswered_since_s
-        now_s = self._clock.elapsed_s()
-        if since_s is None or now_s - since_s < ANSWER_MAX_S:
+        """Why the broker counts as down, as `look` found and reported it; "" while it answers."""
+        if not self._is_down:
             return ""
         error = self._error
-        return f"no answer for {now_s - self._heard_s:.0f} s{f': {error}' if error else ''}"
+        return f"no answer for {self._clock.elapsed_s() - self._heard_s:.0f} s{f': {error}' if error else ''}"
 
     def look(self) -> None:
         """Ask where it is time to, and report a change."""
         now_s = self._clock.elapsed_s()
         if now_s - max(self._heard_s, self._asked_s) >= ASK_AFTER_S and len(self._under_way) < QUESTIONS_MAX:
             self._send(now_s)
-        trouble = self.trouble
-        if bool(trouble) is not self._was_down:
-            self._was_down = bool(trouble)
-            self._changed(trouble)
+        since_s = self._unanswered_since_s
+        is_down = since_s is not None and now_s - since_s >= ANSWER_MAX_S
+        if is_down is not self._is_down:
+            self._is_down = is_down
+            self._changed(self.trouble)
 
     def _send(self, now_s: float) -> None:
         self._asked_s = now_s

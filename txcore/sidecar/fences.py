@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 POOL_TIMEOUT_S: Final = 5.0
 UNUSED_ID: Final = b"\xff" * ID_BYTES
-"""An id that no transaction has; whoever asks about it learns only whether the table can be read."""
+"""An id that no transaction has: a question about it shows whether the table can be read."""
 
 
 def open_engine(url: str, section: DatabaseSection) -> Engine:

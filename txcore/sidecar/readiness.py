@@ -1,7 +1,7 @@
 """Whether a group can do its work, component by component: each has a reason while it cannot, and "" while it can.
 
 Everything here is read from figures in memory, so that an answer never waits for a broker or a database. The figures
-are kept by those who do the work: the checker asks its broker (`txcore.checker.contact`), a watch asks the database
+are kept where the work is done: the checker asks its broker (`txcore.checker.contact`), a watch asks the database
 (`database_watch`), the relay counts its turns.
 """
 
