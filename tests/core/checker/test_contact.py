@@ -5,9 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 import pytest
+from txcore_conformance.kit import Observed, wait_until
 
+from txcore import Checker, Limits
 from txcore.checker.contact import ANSWER_MAX_S, ASK_AFTER_S, FAILING_S, KEPT_S, QUESTIONS_MAX, Contact, Failures
 from txcore.errors import BackendUnavailableError, ClosedError
+from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.port import failed
+from txcore.runtime import instrumentation as names
 
 
 class HandClock:
@@ -124,3 +129,50 @@ def test_a_partition_fails_after_failures_without_a_success(clock):
     assert {} == failures.lately()
     failures.failed(3, "much later")
     assert {} == failures.lately()
+
+
+class BrokenLog(MemoryBackend):
+    """A backend on which one partition's op log takes no marks for a while."""
+
+    broken: int | None = 1
+
+    def mark(self, group, partition, op, claim=None):
+        if partition == self.broken:
+            return failed(BackendUnavailableError("this log has no leader"))
+        return super().mark(group, partition, op, claim)
+
+
+def test_a_running_checker_names_the_partition_whose_log_takes_nothing():
+    """The other partition is claimed meanwhile, and the failing one as soon as its log takes the claim."""
+    backend = BrokenLog(MemoryBroker())
+    backend.ensure_group("g", 2).result(1)
+    with Checker(backend, "g", listener=Silent(), limits=Limits(retry_s=0.05)) as checker:
+        assert {1: "this log has no leader"} == wait_until(lambda: checker.stats().failing, "the failure")
+        assert {0} == {each.partition for each in checker.stats().partitions if each.is_claimed}
+        backend.broken = None
+        wait_until(lambda: not checker.stats().failing, "its end")
+        wait_until(lambda: all(each.is_claimed for each in checker.stats().partitions), "both claims")
+        assert checker.stats().broker == ""
+
+
+def test_a_running_checker_reports_its_broker_down_and_up_once():
+    """No half waits and nothing is written meanwhile: the checker asks by itself."""
+    broker, observed = MemoryBroker(), Observed()
+    with Checker(MemoryBackend(broker), "g", listener=Silent(), plugins=[observed]) as checker:
+        wait_until(lambda: checker.partitions, "ownership")
+        broker.down = True
+        wait_until(lambda: checker.stats().broker, "the broker to be missed")
+        broker.down = False
+        wait_until(lambda: not checker.stats().broker, "its return")
+    (down,) = observed.named(names.BROKER_DOWN)
+    assert down["reason"].endswith("the broker is down")
+    assert [{}] == observed.named(names.BROKER_UP)
+
+
+class Silent:
+    """A listener that is never asked."""
+
+    topics = None
+
+    def check_local_transaction(self, half):
+        raise AssertionError("no half was written")
