@@ -126,15 +126,30 @@ def test_a_traceback_is_kept_and_long_facts_are_cut(formatter):
 
 
 def test_repetitions_are_held_back_and_counted(clock):
-    """Repeated lines are counted by event and group; a line with a traceback always passes."""
+    """Repeated lines are counted by event and group."""
     repeats = logs.RepeatFilter(clock, 2)
     passed = [repeats.filter(record(facts={"group": group})) for group in "aaaab"]
     assert [True, True, False, False, True] == passed
-    assert repeats.filter(record(exc_info=(ValueError, ValueError(), None), facts={"group": "a"}))
     clock.advance(10)
     next_one = record(facts={"group": "a"})
     assert repeats.filter(next_one)
     assert {"group": "a", "left_out": 2} == next_one.txcore
+
+
+def test_tracebacks_are_held_back_by_the_type_of_their_error(clock):
+    """The first traceback of each type passes; an endless row of the same does not fill the log."""
+    repeats = logs.RepeatFilter(clock, 2)
+    errors = [ValueError(), ValueError(), ValueError(), KeyError()]
+    passed = [repeats.filter(record(exc_info=(type(each), each, None))) for each in errors]
+    assert [True, True, False, True] == passed
+
+
+def test_lines_of_a_library_count_by_the_statement_that_logs_them(clock):
+    """Texts that differ in a port number only are repetitions, as pika's are."""
+    repeats = logs.RepeatFilter(clock, 2)
+    texts = [f"Socket failed to connect: ('127.0.0.1', {port}); error=111" for port in range(47_000, 47_010)]
+    lines = [logging.LogRecord("pika", logging.ERROR, "pika/io.py", 336, text, (), None) for text in texts]
+    assert 2 == sum(map(repeats.filter, lines))
 
 
 def test_configuring_twice_leaves_one_handler(clock):

@@ -65,21 +65,20 @@ class JsonFormatter(logging.Formatter):
 class RepeatFilter(logging.Filter):
     """Passes *repeats_max* lines of one event and group per `PERIOD_S`; the next line says how many were suppressed.
 
-    Errors with a traceback always pass.
+    Lines with a traceback count by the type of their error too; lines of libraries count by the statement that logs
+    them, as their texts contain port numbers and the like.
     """
 
     def __init__(self, clock: Clock, repeats_max: int) -> None:
         super().__init__()
         self._clock = clock
         self._repeats_max = repeats_max
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the line is written."""
-        if record.exc_info:
-            return True
-        key = (str(record.msg), str(getattr(record, "txcore", {}).get("group", "")))
+        key = _kind_of(record)
         now_s = self._clock.elapsed_s()
         with self._lock:
             began_s, count = self._seen.get(key, (now_s, 0))
@@ -93,6 +92,15 @@ class RepeatFilter(logging.Filter):
         if left_out:
             record.txcore = {**getattr(record, "txcore", {}), "left_out": left_out}
         return count < self._repeats_max
+
+
+def _kind_of(record: logging.LogRecord) -> tuple[str, ...]:
+    """Return the key by which lines count as repetitions of one another."""
+    facts: Mapping[str, Any] | None = getattr(record, "txcore", None)
+    error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+    if facts is None:
+        return f"{record.pathname}:{record.lineno}", error
+    return str(record.msg), str(facts.get("group", "")), error
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, Any]:
