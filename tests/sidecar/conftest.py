@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -259,7 +260,13 @@ class Checkers:
         self.folder = folder
         self._running = []
 
-    def __call__(self, *arguments, environment=None):
+    def __call__(self, *arguments, environment=None, files_max=0):
+        """Start a checker; *files_max* limits its open files."""
+
+        def limit():
+            if files_max:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+
         log = self.folder / f"checker-{len(self._running)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -268,13 +275,14 @@ class Checkers:
                 env={**os.environ, **(environment or {})},
                 stdout=output,
                 stderr=output,
+                preexec_fn=limit,  # noqa: PLW1509 - no thread of the tests runs between fork and exec
             )
         self._running.append(Running(process, log))
         return self._running[-1]
 
-    def ready(self, *arguments, environment=None):
+    def ready(self, *arguments, **settings):
         """Start a checker and wait until it is ready."""
-        running = self(*arguments, environment=environment)
+        running = self(*arguments, **settings)
         wait_until(lambda: running.is_ready() or running.process.poll() is not None, "readiness")
         assert running.process.poll() is None, running.text
         return running

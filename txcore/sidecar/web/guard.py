@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 import hmac
+from contextlib import suppress
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,6 +28,8 @@ SIGN_IN: Final = f"{CONSOLE}/sign-in"
 FILES: Final = f"{CONSOLE}/static/"
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 BODY_BYTES_MAX: Final = 64 << 10
+ANSWERS_MAX: Final = 20
+"""Requests behind the guard that are answered at once; the others of `web.connections` stay free for open paths."""
 NO_TOKEN: Final = "a change needs a token; configure http.token_file"  # noqa: S105 - a sentence
 SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -62,7 +65,7 @@ class Guard:
         if not self._token:
             return None if is_loopback(request) else refused(403, NOT_LOOPBACK)
         is_console = path == CONSOLE or path.startswith(f"{CONSOLE}/")
-        if path == SIGN_IN or path.startswith(FILES) or self.is_token(_bearer(request)):
+        if is_public(path) or self.is_token(_bearer(request)):
             return None
         if is_console and self.session(request) is not None:
             return None
@@ -108,6 +111,11 @@ NOT_LOOPBACK: Final = "this endpoint answers to loopback names only; configure h
 FOREIGN: Final = "requests from other sites are refused"
 
 
+def is_public(path: str) -> bool:
+    """Return whether *path* needs neither token nor session."""
+    return path in OPEN_PATHS or path == SIGN_IN or path.startswith(FILES)
+
+
 def is_loopback(request: Request) -> bool:
     """Return whether the request was made to a loopback name."""
     host = request.headers.get("host", "")
@@ -139,30 +147,49 @@ def refused(status: int, reason: str, headers: dict[str, str] | None = None) -> 
 
 
 async def read_body(request: Request) -> bytes | None:
-    """Return the request's body; None when it is larger than `BODY_BYTES_MAX`."""
+    """Return the request's body; None when it is larger than `BODY_BYTES_MAX`, or the client left before its end."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES_MAX:
-            return None
-    return body
+    with suppress(ClientDisconnect):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > BODY_BYTES_MAX:
+                return None
+        return body
+    return None
 
 
 class GuardMiddleware:
-    """Calls the guard before every path that is not open, and adds the security headers to every answer."""
+    """Calls the guard before every path that is not open, and adds the security headers to every answer.
+
+    It answers `ANSWERS_MAX` requests at once on paths that are not public, and refuses further ones.
+    """
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self._app = app
         self._guard = guard
+        self._answering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the class."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        sender = _with_headers(send)
-        refusal = None if scope["path"] in OPEN_PATHS else self._guard.refusal(Request(scope))
-        await (refusal or self._app)(scope, receive, sender)
+        sender, path = _with_headers(send), scope["path"]
+        refusal = None if path in OPEN_PATHS else self._guard.refusal(Request(scope))
+        if refusal is not None or is_public(path):
+            await (refusal or self._app)(scope, receive, sender)
+        else:
+            await self._answer(scope, receive, sender)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._answering >= ANSWERS_MAX:
+            await refused(503, f"{ANSWERS_MAX} other requests are being answered; try again")(scope, receive, send)
+            return
+        self._answering += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._answering -= 1
 
 
 def _with_headers(send: Send) -> Send:

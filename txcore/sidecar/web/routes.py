@@ -1,4 +1,8 @@
-"""Health, metrics and the part of the JSON API that changes nothing. Handlers run in threads where they may block."""
+"""Health, metrics and the part of the JSON API that changes nothing.
+
+Handlers that read logs run in threads. Health and metrics read memory only and need no thread, so that requests that
+wait for a broker do not delay them.
+"""
 
 from __future__ import annotations
 

@@ -6,16 +6,15 @@ import asyncio
 import socket
 import ssl
 import threading
+from functools import partial
 from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from txcore.errors import ConfigError
+from txcore.sidecar.web.connections import BACKLOG, HEAD_S, BoundedProtocol, Connections, connections_max
 
-CONNECTIONS_MAX: Final = 100
-IDLE_CONNECTION_S: Final = 5
-BACKLOG: Final = 64
 GRACE_S: Final = 2
 LOOK_S: Final = 0.5
 
@@ -52,13 +51,12 @@ class WebServer:
             ws="none",
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=IDLE_CONNECTION_S,
+            timeout_keep_alive=round(HEAD_S),
             timeout_graceful_shutdown=GRACE_S,
             ssl_certfile=self._certificate[0] if self._certificate else None,
             ssl_keyfile=self._certificate[1] if self._certificate else None,
         )
-        self._server = _CalmServer(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="txcore-http", daemon=True
         )
@@ -80,8 +78,21 @@ class WebServer:
         self._socket.close()
 
 
-class _CalmServer(uvicorn.Server):
-    """Looks for its stop twice a second instead of ten times: an idle checker should cost nothing."""
+class _Server(uvicorn.Server):
+    """Bounds its connections, and looks for its stop twice a second instead of ten times: an idle checker is cheap."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server.startup`; it serves the first socket."""
+        assert sockets is not None
+        protocol = partial(BoundedProtocol, config=self.config, server_state=self.server_state, app_state={})
+        self._connections = Connections(sockets[0], protocol, self.config.ssl, connections_max())
+        self.servers = []
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server.shutdown`."""
+        self._connections.close()
+        await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
         """See `uvicorn.Server.main_loop`."""
