@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
 import socket
+import sqlite3
 import ssl
 import time
 import urllib.error
@@ -372,7 +375,7 @@ def test_check_config_tries_everything_and_runs_nothing(shop, checkers, callback
         shop.backend.ensure_group(group, 2).result(10)
     running = checkers("--check-config")
     assert (0, "the configuration can be used") == (running.wait(), running.text.splitlines()[-1])
-    assert 4 == running.text.count("ok  ")
+    assert 5 == running.text.count("ok  ")
     callback_server.stop()
     with shop.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE txcore_tx")
@@ -380,6 +383,48 @@ def test_check_config_tries_everything_and_runs_nothing(shop, checkers, callback
     assert 3 == running.wait()
     assert "FAIL groups.orders.database: database shop: the fence table is missing" in running.text
     assert "FAIL groups.asked.callback: ConnectError" in running.text
+
+
+def test_check_config_changes_nothing(shop, checkers):
+    """Files that are missing are not made, and those that exist keep every row."""
+    configure(shop, fenced())
+    shop.backend.ensure_group("orders", 2).result(10)
+    before = [rows_of(shop.broker_file), rows_of(shop.database_file)]
+    assert 0 == checkers("--check-config").wait()
+    assert before == [rows_of(shop.broker_file), rows_of(shop.database_file)]
+
+    missing = [shop.folder / "no-broker.db", shop.folder / "no-shop.db"]
+    urls = [f"sqlite:///{each}" for each in missing]
+    running = checkers(
+        "--check-config", "--set", f"backends.main.url={urls[0]}", "--set", f"databases.shop.url={urls[1]}"
+    )
+    assert 3 == running.wait()
+    assert f"FAIL groups.orders: backend main: there is no broker file {missing[0]}" in running.text
+    assert f"FAIL groups.orders.database: database shop: there is no database file {missing[1]}" in running.text
+    assert [False, False] == [each.exists() for each in missing]
+
+
+def rows_of(file):
+    """Return the whole contents of a database as statements of SQL."""
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        return list(connection.iterdump())
+
+
+@pytest.mark.parametrize(
+    ("module", "setting", "extra"),
+    [("jinja2", "", "checker"), ("uvicorn", "", "checker"), ("opentelemetry", "checker.tracing=true", "otel")],
+)
+def test_check_config_names_the_extra_that_the_process_needs(shop, checkers, tmp_path, module, setting, extra):
+    """What `--check-config` calls usable does not fail at the start because of a missing package."""
+    configure(shop, fenced())
+    shop.backend.ensure_group("orders", 2).result(10)
+    (tmp_path / "without" / module).mkdir(parents=True)
+    (tmp_path / "without" / module / "__init__.py").write_text(f"raise ModuleNotFoundError(name={module!r})")
+    path = os.pathsep.join([str(tmp_path / "without"), os.environ.get("PYTHONPATH", "")])
+    settings = ("--set", setting) if setting else ()
+    running = checkers("--check-config", *settings, environment={"PYTHONPATH": path})
+    assert 3 == running.wait()
+    assert re.search(rf"FAIL .*{module}.*txcore\[{extra}\]", running.text)
 
 
 def test_checker_without_http_listens_on_no_port(shop, checkers, wait_until):

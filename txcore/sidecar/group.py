@@ -177,7 +177,7 @@ class GroupRunner:
                 member=plan.checker.member,
                 limits=plan.limits,
                 event_loop=answers.event_loop,
-                plugins=[self.figures, *_tracing(plan)],
+                plugins=[self.figures, *tracing_of(plan)],
                 clock=self._clock,
                 randomness=self._randomness,
             )
@@ -244,7 +244,7 @@ class GroupRunner:
         return self._checker.counts.get("halves", 0)
 
 
-def _tracing(plan: GroupPlan) -> list[object]:
+def tracing_of(plan: GroupPlan) -> list[object]:
     """Return the plugin that makes spans, where the configuration asks for it.
 
     Raises:

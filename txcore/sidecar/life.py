@@ -13,13 +13,16 @@ import socket
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txcore.clock import SystemClock
-from txcore.config import Config, ConfigFileError, Loaded
+from txcore.config import ConfigFileError, Loaded
 from txcore.errors import BackendNotInstalledError, ConfigError
 from txcore.sidecar import logs
 from txcore.sidecar.process import Sidecar
+
+if TYPE_CHECKING:
+    from txcore.sidecar.web.endpoint import Endpoint
 
 LOG: Final = logging.getLogger("txcore.sidecar")
 DONE: Final = 0
@@ -123,16 +126,24 @@ def _refuse(*problems: object) -> None:
 
 
 def _serve(sidecar: Sidecar, loaded: Loaded) -> Any:
-    config: Config = loaded.config
-    if not config.http.enabled:
+    if not loaded.config.http.enabled:
         return None
-    try:
-        from txcore.sidecar.web.endpoint import Endpoint  # noqa: PLC0415 - only HTTP needs these libraries
-    except ModuleNotFoundError as error:
-        raise BackendNotInstalledError("the HTTP endpoint", error.name or "starlette", "checker") from error
-    endpoint = Endpoint(sidecar, loaded)
+    endpoint = load_endpoint()(sidecar, loaded)
     endpoint.start()
     return endpoint
+
+
+def load_endpoint() -> type[Endpoint]:
+    """Return the class of the HTTP endpoint, which alone needs the web libraries.
+
+    Raises:
+        BackendNotInstalledError: one of them is missing; the text names the extra.
+    """
+    try:
+        from txcore.sidecar.web.endpoint import Endpoint  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        raise BackendNotInstalledError("the HTTP endpoint", error.name or "starlette", "checker") from error
+    return Endpoint
 
 
 def notify(*lines: str) -> None:

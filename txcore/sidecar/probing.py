@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from txcore.backends.files import require_file
 from txcore.clock import SystemClock, system_randomness
 from txcore.config import ConfigFileError, Loaded
 from txcore.config.lines import Path
@@ -19,8 +20,10 @@ from txcore.errors import BackendUnavailableError, TxcoreError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.history.log_survey import existing_partitions
 from txcore.sidecar.answers import open_answers
-from txcore.sidecar.fences import UNUSED_ID
+from txcore.sidecar.fences import UNUSED_ID, GuardedFence
 from txcore.sidecar.figures import Figures
+from txcore.sidecar.group import tracing_of
+from txcore.sidecar.life import load_endpoint
 from txcore.sidecar.plan import GroupPlan, plans_of
 from txcore.sidecar.resources import Resources
 
@@ -88,7 +91,12 @@ def _place(path: Path, plan: GroupPlan, key: str) -> Path:
 
 
 def probe(loaded: Loaded) -> Iterator[Probe]:
-    """Try every group's broker, fence, listener and callback, one after the other."""
+    """Try the endpoint, and every group's broker, fence, listener and callback, one after the other.
+
+    Nothing is created, not even the file that an SQLite URL names.
+    """
+    if loaded.config.http.enabled:
+        yield _endpoint(loaded)
     resources = Resources()
     for plan in plans_of(loaded).values():
         with ExitStack() as closing:
@@ -96,9 +104,20 @@ def probe(loaded: Loaded) -> Iterator[Probe]:
             yield from _answers(plan, resources, closing)
 
 
+def _endpoint(loaded: Loaded) -> Probe:
+    """Try the endpoint's libraries and certificate; its port may be in use by the checker that runs already."""
+    try:
+        load_endpoint().check(loaded)
+    except TxcoreError as error:
+        return Probe("http", str(error), is_well=False)
+    return Probe("http", "the endpoint can be served", is_well=True)
+
+
 def _broker(plan: GroupPlan, resources: Resources, closing: ExitStack) -> Probe:
     key = key_text(("groups", plan.name))
     try:
+        require_file(plan.backend_url, "broker")
+        tracing_of(plan)
         backend = resources.take_backend(plan.backend_url)
         closing.callback(resources.give_back_backend, plan.backend_url)
         count = existing_partitions(backend, plan.name, TIMEOUT_S)
@@ -118,12 +137,21 @@ def _answers(plan: GroupPlan, resources: Resources, closing: ExitStack) -> Itera
         return
     closing.callback(answers.close)
     if answers.fence is not None:
-        reading = answers.fence.peek([UNUSED_ID])[UNUSED_ID]
-        is_there = reading.answer is not FenceAnswer.NO_ANSWER
-        found = f"fence table {plan.section.fence_table} is there" if is_there else reading.reason
-        yield Probe(f"{key}.database", f"database {plan.database}: {found}", is_there)
+        trouble = _trouble_with_fence(plan, answers.fence)
+        found = trouble or f"fence table {plan.section.fence_table} is there"
+        yield Probe(f"{key}.database", f"database {plan.database}: {found}", is_well=not trouble)
     if plan.section.listener:
         yield Probe(f"{key}.listener", f"{plan.section.listener} can be imported", is_well=True)
     if answers.callback is not None:
         trouble = answers.callback.probe()
         yield Probe(f"{key}.callback", trouble or "a server answers at its URL", is_well=not trouble)
+
+
+def _trouble_with_fence(plan: GroupPlan, fence: GuardedFence) -> str:
+    """Return the reason why the fence cannot be asked; "" when it can."""
+    try:
+        require_file(plan.database_url, "database")
+    except UsageError as error:
+        return str(error)
+    reading = fence.peek([UNUSED_ID])[UNUSED_ID]
+    return reading.reason if reading.answer is FenceAnswer.NO_ANSWER else ""

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from txcore.backends.files import require_file
 from txcore.errors import UsageError
 from txcore.operator.operator import Operator
 from txcore.registry import connect
@@ -235,18 +236,3 @@ def open_fence(address: Address, *, may_create: bool = False) -> Iterator[SqlFen
         yield SqlFence(engine, table=address.table)
     finally:
         engine.dispose()
-
-
-def require_file(url: str, what: str) -> None:
-    """Refuse a missing SQLite file: opening it would make an empty one.
-
-    Raises:
-        UsageError: the file is missing.
-    """
-    parts = urlsplit(url)
-    name = parts.path.removeprefix("/")
-    if parts.scheme.partition("+")[0] != "sqlite" or not name or name.startswith("file:"):
-        return
-    path = Path(name)
-    if not path.exists():
-        raise UsageError(f"there is no {what} file {path}")

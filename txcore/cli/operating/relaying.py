@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from txcore.cli.operating.place import Place, at_place, require_file, the_address
+from txcore.backends.files import require_file
+from txcore.cli.operating.place import Place, at_place, the_address
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
 from txcore.operator import formatting

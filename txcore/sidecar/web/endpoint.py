@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from txcore.sidecar.web.app import make_app
 from txcore.sidecar.web.guard import Guard
 from txcore.sidecar.web.history import History
-from txcore.sidecar.web.server import WebServer
+from txcore.sidecar.web.server import WebServer, check_certificate
 
 if TYPE_CHECKING:
     from txcore.config import Loaded
@@ -23,12 +23,20 @@ class Endpoint:
 
     def __init__(self, sidecar: Sidecar, loaded: Loaded) -> None:
         http = loaded.config.http
-        pem = (loaded.secret("http", "certificate_file"), loaded.secret("http", "key_file"))
-        self._server = WebServer(http.host, http.port, *pem)
+        self._server = WebServer(http.host, http.port, *_pem(loaded))
         self._history = History(sidecar, sidecar.clock)
         self._app = make_app(sidecar, Guard(loaded.secret("http", "token"), sidecar.clock), history=self._history)
         self._has_console = http.console
         self.url = self._server.url
+
+    @staticmethod
+    def check(loaded: Loaded) -> None:
+        """Check what shows without taking the port.
+
+        Raises:
+            ConfigError: the certificate cannot be used.
+        """
+        check_certificate(*_pem(loaded))
 
     def start(self) -> None:
         """Serve, in threads; returns at once."""
@@ -40,3 +48,7 @@ class Endpoint:
         """Stop, in bounded time."""
         self._server.stop()
         self._history.stop()
+
+
+def _pem(loaded: Loaded) -> tuple[str, str]:
+    return loaded.secret("http", "certificate_file"), loaded.secret("http", "key_file")

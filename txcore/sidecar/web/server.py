@@ -31,7 +31,7 @@ class WebServer:
 
     def __init__(self, host: str, port: int, certificate_file: str = "", key_file: str = "") -> None:
         self._certificate = (certificate_file, key_file or None) if certificate_file else None
-        self._check_certificate()
+        check_certificate(certificate_file, key_file)
         try:
             self._socket = _bound(host, port)
         except OSError as error:
@@ -62,20 +62,26 @@ class WebServer:
         )
         self._thread.start()
 
-    def _check_certificate(self) -> None:
-        if self._certificate is None:
-            return
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._certificate, password="")
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"the certificate cannot be used: {error}", key="http.certificate_file") from error
-
     def stop(self) -> None:
         """Stop serving; bounded by `GRACE_S`."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join(GRACE_S + 1)
         self._socket.close()
+
+
+def check_certificate(certificate_file: str, key_file: str) -> None:
+    """Check a server's certificate; "" for none.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    if not certificate_file:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate_file, key_file or None, password="")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the certificate cannot be used: {error}", key="http.certificate_file") from error
 
 
 class _Server(uvicorn.Server):
