@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 import tomllib
@@ -48,6 +49,15 @@ def test_config_init_writes_a_file_that_works_once_edited(run):
     assert written == (run.folder / "txcore.toml").read_text()
     assert 0 == run("config", "init", "other.toml").returncode
     assert "no mistake; groups: orders\n" == run("config", "check", "other.toml").stdout
+
+
+def test_what_config_init_writes_is_private(run):
+    """Other users of the machine cannot read the file, also where it replaces one that they could read."""
+    file = run.folder / "txcore.toml"
+    for arguments in ((), ("--force",)):
+        assert 0 == run("config", "init", *arguments).returncode
+        assert 0o600 == stat.S_IMODE(file.stat().st_mode)
+        file.chmod(0o644)
 
 
 def test_config_init_where_nothing_can_be_written_is_one_sentence(run):

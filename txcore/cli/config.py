@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -12,6 +13,9 @@ from txcore.config import FILE_NAME, ConfigFileError, load
 from txcore.config.reference import markdown
 from txcore.config.sample import sample
 from txcore.errors import UsageError
+
+MODE: Final = 0o600
+"""Mode of the files that are written: URLs with passwords may be put into them."""
 
 config = typer.Typer(name="config", help="The configuration file txcore.toml.", no_args_is_help=True)
 
@@ -24,7 +28,8 @@ def init(
 ) -> None:
     """Write a commented sample: edit its two URLs and run `txcore checker`."""
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as target:
+        with open(file, "w" if force else "x", encoding="utf-8", opener=_private) as target:
+            os.fchmod(target.fileno(), MODE)  # a file that was there keeps its mode
             target.write(sample())
     except FileExistsError as error:
         raise UsageError(f"{file} is there already; --force replaces it") from error
@@ -50,6 +55,10 @@ def check(
 def reference() -> None:
     """Show every key as Markdown tables."""
     typer.echo(markdown().rstrip())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, MODE)
 
 
 def say_problems(error: ConfigFileError) -> None:
