@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from txcore.errors import TxcoreError
@@ -109,7 +109,7 @@ class Request:
     targets: tuple[str, ...] = ()
     body_size: int = BODY_SIZE
     horizon_s: float = HORIZON_S
-    monitor_url: str = ""
+    monitor_url: str = field(default="", repr=False)
 
     @property
     def retention_s(self) -> float:

@@ -119,6 +119,9 @@ def test_json(command, url):
     [
         (["pigeon://loft", "--group", "g"], "unknown backend 'pigeon'", 2),
         (["broker.db", "--group", "g"], "a backend URL looks like scheme://…", 2),
+        (["kafka://me:hidden[@h", "--group", "g"], "the URL has brackets or characters", 2),
+        (["kafka://me:1/hidden@h", "--group", "g"], "the URL has an @ behind its servers", 2),
+        (["{url}", "--group", "g", "--monitor", "http://me:1/hidden@h"], "the URL has an @ behind its servers", 2),
         (["memory://x", "--group", "g"], "memory:// lives inside one process", 2),
         (["sqlite:///no-such.db", "--group", "g"], "there is no broker file", 2),
         (["{url}?nope=1", "--group", "g"], "no option 'nope'", 2),

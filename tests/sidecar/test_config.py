@@ -225,7 +225,8 @@ def test_an_empty_secret_is_a_mistake(tmp_path):
     [
         ("kafka://h:9092", "kafka://h:9092"),
         ("kafka://me:pass@h:9092?sasl_password=x", "kafka://me:***@h:9092"),
-        ("nats://token@h", "nats://token@h"),
+        ("nats://token@h", "nats://***@h"),
+        ("kafka://me:pa?ss/wo#rd@h:9092", "kafka://me:***@h:9092"),
         ("sqlite:////a/b.db?x=1", "sqlite:////a/b.db"),
     ],
 )

@@ -170,12 +170,16 @@ def split_url(url: str) -> SplitResult:
     """Return the parts of a URL.
 
     Raises:
-        ConfigError: it cannot be split; the text does not show it, because it may hold a password.
+        ConfigError: it cannot be split, or an `@` behind its servers shows that a password holds a `/`, `?` or `#`
+            that ended it too early; the text does not show it, because it may hold a password.
     """
     try:
-        return urlsplit(url)
+        parts = urlsplit(url)
     except ValueError:
-        raise ConfigError("the backend URL has brackets or characters that no URL can have", key="url") from None
+        raise ConfigError("the URL has brackets or characters that no URL can have", key="url") from None
+    if parts.netloc and "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise ConfigError("the URL has an @ behind its servers: encode / ? # of a password, or this @, by %", key="url")
+    return parts
 
 
 def account_of(url: str) -> tuple[str, str | None]:

@@ -8,12 +8,12 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 from txcore_conformance.demo.settings import Settings
 
+from txcore.backends.options import split_url
 from txcore.errors import BackendNotInstalledError, UsageError
 
 LEASE_S: Final = 1.5
@@ -31,7 +31,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep files and tables when it is over.")] = False,
 ) -> None:
     """Take orders while processes are killed at every step, and prove that nothing is lost or leaked."""
-    scheme = urlsplit(broker).scheme
+    scheme = split_url(broker).scheme
     if scheme == "memory":
         raise UsageError(
             "memory:// lives inside one process, and the demo kills many: give a broker that all of them reach"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from txcore.backends.options import split_url
 from txcore.errors import BackendNotInstalledError, UsageError
 from txcore.findings import BODY_SIZE, HORIZON_S, Examination, Level, Report, Request, examine
 from txcore.message_table import Mode
@@ -50,8 +50,9 @@ def doctor(
 
     Exit code: 0 all OK, 3 warnings, 1 failures or unreachable, 2 misuse.
     """
-    if urlsplit(url).scheme == "memory":
+    if split_url(url).scheme == "memory":
         raise UsageError("memory:// lives inside one process: there is no live broker to examine")
+    split_url(monitor)
     request = Request(group, tuple(target or ()), max_body, horizon, monitor)
     with contextlib.ExitStack() as stack:
         # All are opened before the first check, so that a wrong URL or password is said at once.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec.structs import replace
 
@@ -30,6 +31,7 @@ from txcore.config.sources import (
 from txcore.errors import ConfigError
 
 SECRET_BYTES_MAX: Final = 64 << 10
+SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -111,12 +113,15 @@ def load(
 
 
 def masked(url: str) -> str:
-    """Return *url* without its password and without options, any of which may be a secret."""
-    bare = url.partition("?")[0]
-    scheme, separator, rest = bare.partition("://")
-    credentials, at, place = rest.rpartition("@")
+    """Return *url* without its password and without options, any of which may be a secret.
+
+    A user without a password is hidden too, as NATS takes it for a token.
+    """
+    scheme, separator, rest = url.partition("://")
+    credentials, at, place = rest.rpartition("@")  # the last one, as a password may hold a `?`
     user, colon, _ = credentials.partition(":")
-    return f"{scheme}{separator}{user}{':***' if colon else ''}{at}{place}"
+    login = f"{user}:***" if colon else "***" if at else ""
+    return f"{scheme}{separator}{login}{at}{place.partition('?')[0]}"
 
 
 def _sources(file: FilePath | str | None, simple: Simple, environment: Mapping[str, str]) -> Raw:
@@ -209,7 +214,7 @@ class _Reader:
             self._keep_url(path, self.fetched.get((*path, "url"), ""))
 
     def _keep_url(self, path: Path, url: str) -> None:
-        if url and not urlsplit(url).scheme:
+        if url and not SCHEME.match(url):
             self._report((*path, "url"), "is no URL; it looks like scheme://…")
         self.fetched[*path, "url"] = url
 
@@ -277,8 +282,8 @@ class _Reader:
             self._callback((*path, "callback"), group.callback, group)
 
     def _callback(self, path: Path, callback: CallbackSection, group: GroupSection) -> None:
-        parts = urlsplit(callback.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        parts = _http_parts(callback.url)
+        if parts is None:
             if not self._has_problem(path):
                 self._report((*path, "url"), "must be an http or https URL")
         elif parts.username or parts.password:
@@ -300,6 +305,16 @@ class _Reader:
                 self.fetched[*path, key] = str(self._place(name))
         if section.key_file and not section.certificate_file:
             self._report((*path, "key_file"), "needs certificate_file beside it")
+
+
+def _http_parts(url: str) -> SplitResult | None:
+    """Return the parts of an http or https URL; None for any other text."""
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_usable else None
 
 
 def _attribute(listener: str) -> tuple[str, str]:

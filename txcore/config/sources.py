@@ -138,7 +138,7 @@ def add_settings(raw: Raw, settings: Sequence[str]) -> None:
         except tomllib.TOMLDecodeError:
             path = ()
         if not equals or not path:
-            raise ConfigError(f"--set takes section.key=value, not {name!r}", key=name)
+            raise ConfigError("--set takes section.key=value", key="--set")  # what is given may hold a password
         raw.put(path, _value(path, text), f"--set {key_text(path)}")
 
 

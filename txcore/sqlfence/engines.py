@@ -32,11 +32,13 @@ def open_engine(
     """
     try:
         parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite" and url.count("@") > 1:
+            raise mistake("the database URL has two @: encode those of a password by %")
         if parsed.get_dialect().is_async:
             raise mistake(f"{parsed.drivername} is an asynchronous driver; {user} needs a synchronous driver")
         return create_engine(parsed, **options_of(parsed))
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise mistake("SQLAlchemy does not know this database URL") from error
+    except (ArgumentError, NoSuchModuleError, ValueError):  # their texts may hold the password
+        raise mistake("SQLAlchemy does not know this database URL") from None
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(parsed.get_backend_name())
         if extra is None:

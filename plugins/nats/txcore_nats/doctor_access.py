@@ -226,8 +226,9 @@ class NatsSubject:
                 "the server does not report it to clients",
                 f"--monitor http://{host}:8222 (http: 8222 in the server's config)",
             )
-        if urlsplit(url).scheme not in {"http", "https"}:
-            raise UntoldError("--monitor is an http URL", "--monitor http://host:8222")
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or "@" in parts.netloc:
+            raise UntoldError("--monitor is an http URL without a password", "--monitor http://host:8222")
         try:
             with urllib.request.urlopen(f"{url}/{path}", timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
                 found: Mapping[str, Any] = json.load(answer)

@@ -70,7 +70,7 @@ def parse_path(url: str) -> Path:
     name = unquote(url.removeprefix(_PREFIX).partition("?")[0])
     if not url.startswith(_PREFIX) or not name or name == ":memory:" or name.endswith("/"):
         raise ConfigError(
-            f"{url!r} names no file: write sqlite:///relative.db or sqlite:////absolute.db; "
+            "the URL names no file: write sqlite:///relative.db or sqlite:////absolute.db; "
             "for a broker in memory use memory://name",
             key="url",
         )

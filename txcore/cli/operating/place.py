@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
-from urllib.parse import urlsplit
 
 import typer
 
 from txcore.backends.files import require_file
+from txcore.backends.options import split_url
 from txcore.errors import UsageError
 from txcore.operator.operator import Operator
 from txcore.registry import connect
@@ -203,7 +203,7 @@ def open_session(
     stack: ExitStack, place: Place, address: Address, screen: Screen, *, may_create: bool = False
 ) -> Session:
     """Open one group until *stack* is closed."""
-    if urlsplit(address.broker).scheme == "memory":
+    if split_url(address.broker).scheme == "memory":
         raise UsageError("memory:// lives inside one process: no other process can look into it")
     if not may_create:
         require_file(address.broker, "broker")
