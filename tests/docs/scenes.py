@@ -78,6 +78,9 @@ def completed(text: str, folder: Path) -> str:
     """Return a part of a configuration with the sections that it refers to."""
     found = tomllib.loads(text)
     named = set(found.get("audit", {}).get("backends", {})) - set(found.get("backends", {}))
-    if "token_file" in found.get("http", {}):
-        (folder / found["http"]["token_file"]).write_text("a-token-that-is-long-enough", encoding="utf-8")
+    http = found.get("http", {})
+    for section in (http, *http.get("tokens", {}).values()):
+        if "token_file" in section:
+            text_of_token = f"a-token-that-is-long-enough in {section['token_file']}"
+            (folder / section["token_file"]).write_text(text_of_token, encoding="utf-8")
     return text + "".join(f'\n[backends.{name}]\nurl = "sqlite:///{name}.db"\n' for name in sorted(named))

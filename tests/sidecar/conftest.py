@@ -35,6 +35,7 @@ from txcore.sidecar.process import Sidecar
 from txcore.sidecar.web.app import make_app
 from txcore.sidecar.web.guard import Guard
 from txcore.sidecar.web.server import WebServer
+from txcore.sidecar.web.tokens import Token
 
 DEADLINE_S = 60.0
 TOPIC = "orders.created"
@@ -367,8 +368,8 @@ class Answer:
 class Client:
     """Sends requests to its own server, byte for byte as given."""
 
-    def __init__(self, app):
-        self._server = WebServer("127.0.0.1", 0)
+    def __init__(self, app, **settings):
+        self._server = WebServer("127.0.0.1", 0, **settings)
         self._server.start(app)
         self.url = self._server.url
         self._address = self.url.removeprefix("http://")
@@ -399,10 +400,12 @@ class Served:
     sidecar: Sidecar
     shop: object
     clients: list = field(default_factory=list)
+    clock: object = None
 
     def client(self, token="", more=()):
-        """Return a client of an endpoint that is protected by *token*."""
-        self.clients.append(Client(make_app(self.sidecar, Guard(token), more)))
+        """Return a client of an endpoint that is protected by *token*: an operator's, or several of any kind."""
+        tokens = token if isinstance(token, list) else [Token(token)] if token else []
+        self.clients.append(Client(make_app(self.sidecar, Guard(tokens, self.clock), more)))
         return self.clients[-1]
 
     def get(self, path, **headers):
@@ -428,11 +431,11 @@ def served(shop, wait_until):
 
 @pytest.fixture
 def make_client():
-    """Make clients, each with a server for the given application."""
+    """Make clients, each with a server for the given application and with the settings of `WebServer`."""
     clients = []
 
-    def make(app):
-        clients.append(Client(app))
+    def make(app, **settings):
+        clients.append(Client(app, **settings))
         return clients[-1]
 
     yield make

@@ -14,6 +14,7 @@ from txcore.ids import parse_id
 from txcore.operator.operator import Operator
 from txcore.records import HalfRecord, OpKind
 from txcore.sidecar.web.sessions import COOKIE, LIFETIME_S, Sessions, name_of
+from txcore.sidecar.web.tokens import Token
 
 JSON = {"content-type": "application/json", "authorization": "Bearer t"}
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -304,11 +305,12 @@ def test_a_form_is_not_carried_out_by_get(served, shop, one):
 
 def test_a_session_ends_by_time_and_with_the_token(clock, no_jitter):
     """A session ends after its lifetime and with another token; a forged cookie is not accepted."""
-    sessions = Sessions("t", clock, no_jitter)
-    cookie = sessions.begin("Ann")
-    assert "Ann" == sessions.read(cookie).name
-    assert None is Sessions("other", clock, no_jitter).read(cookie)
-    assert None is Sessions("", clock, no_jitter).read(cookie)
+    token = Token("t")
+    sessions = Sessions([Token("another"), token], clock, no_jitter)
+    cookie = sessions.begin(token, "Ann")
+    assert ("Ann", token) == (sessions.read(cookie).name, sessions.read(cookie).token)
+    assert None is Sessions([Token("other")], clock, no_jitter).read(cookie)
+    assert None is Sessions([], clock, no_jitter).read(cookie)
     for forged in (cookie[:-1], cookie.replace(".", "-"), f"{cookie}.", "9" + cookie, "", "\u00e4" * 4, "." * 3):
         assert None is sessions.read(forged)
     assert sessions.read(cookie).form_token not in cookie

@@ -188,7 +188,7 @@ def test_handshakes_are_bounded_too(served, tmp_path, hold, wait_until):
     """Connections that never begin TLS are replaced, and closed after the time of a head."""
     certificates = make_certificates(tmp_path / "certificates")
     server = WebServer("127.0.0.1", 0, str(certificates.cert_file("server")), str(certificates.key_file("server")))
-    server.start(make_app(served.sidecar, Guard("")))
+    server.start(make_app(served.sidecar, Guard()))
     context = ssl.create_default_context(cafile=str(certificates.ca_file))
     try:
         silent = hold(server.url, 150)

@@ -23,6 +23,7 @@ from txcore.sidecar.source_circuit import CALLBACK, SourceCircuit
 from txcore.sidecar.web.app import make_app
 from txcore.sidecar.web.guard import SECURITY_HEADERS, Guard, read_body
 from txcore.sidecar.web.server import WebServer
+from txcore.sidecar.web.tokens import Token
 
 PATHS = ["/healthz", "/readyz", "/metrics", "/api/v1/groups", "/api/v1/groups/orders", "/api/v1/groups/orders/parked"]
 
@@ -76,7 +77,7 @@ def test_a_group_that_cannot_start_is_no_readiness(tmp_path, wait_until, make_cl
     sidecar = Sidecar(load(tmp_path / "txcore.toml", environment={}))
     sidecar.start()
     wait_until(lambda: sidecar.runners["orders"].figures.starts_failed > 2, "three tries")
-    client = make_client(make_app(sidecar, Guard("")))
+    client = make_client(make_app(sidecar, Guard()))
     status, shown = _status_and_json(client.get("/readyz"))
     assert (503, "unready", 1) == (status, shown["status"], len(shown["reasons"]))
     assert shown["reasons"][0].startswith("group orders: it is ")
@@ -251,7 +252,7 @@ def test_without_a_token_only_loopback_names_are_answered(served, host, status):
 )
 def test_a_change_needs_a_token_and_is_no_foreign_form(served, token, headers, status):
     """A route that changes state calls the guard."""
-    guard = Guard(token)
+    guard = Guard([Token(token)] if token else [])
     route = Route("/change", lambda r: guard.refusal_to_change(r) or JSONResponse({}), methods=["POST", "GET"])
     client = served.client(token, more=[route])
     assert status == client.post("/change", content=b"{}", headers=headers).status_code
@@ -296,7 +297,7 @@ def test_a_port_that_is_taken_is_said_so():
 def test_the_server_serves_and_stops(served):
     """The server chooses a free port; after the stop no server listens there."""
     server = WebServer("127.0.0.1", 0)
-    server.start(make_app(served.sidecar, Guard("")))
+    server.start(make_app(served.sidecar, Guard()))
     with urllib.request.urlopen(f"{server.url}/healthz", timeout=10) as answer:
         assert (200, None) == (answer.status, answer.headers["server"])
     server.stop()

@@ -30,6 +30,7 @@ from txcore.config.sources import (
 )
 from txcore.errors import ConfigError
 
+TOKEN_SIZE_MIN: Final = 16
 SECRET_BYTES_MAX: Final = 64 << 10
 SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -157,7 +158,6 @@ class _Reader:
         for kind in ("backends", "databases"):
             for name in getattr(self.config, kind):
                 self._url((kind, name))
-        self._secret(("http", "token"))
         self._http()
         if needs_groups and not self.config.groups and "groups" not in self._raw.table:
             self._report(("groups",), "no group to check; add one: [groups.NAME]")
@@ -193,12 +193,32 @@ class _Reader:
     def _http(self) -> None:
         http = self.config.http
         self._files(("http",), http, ("certificate_file", "key_file"))
-        if http.enabled and http.host not in LOOPBACK and ("http", "token") not in self.fetched:
-            has_one = http.token_file or http.token_env
+        self._token(("http", "token"))
+        for name, section in http.tokens.items():
+            place = ("http", "tokens", name)
+            self._token((*place, "token"))
+            if not (section.token_file or section.token_env):
+                self._report(place, "needs token_file or token_env")
+            known = self.config.groups
+            for group in section.groups:
+                if group not in known:
+                    self._report((*place, "groups"), f"there is no [groups.{group}]{closest(group, known)}")
+        if http.enabled and http.host not in LOOPBACK:
+            has_one = http.token_file or http.token_env or http.tokens
             if not has_one:
                 self._report(
                     ("http", "host"), f"{http.host} is no loopback address: set http.token_file or http.token_env"
                 )
+
+    def _token(self, path: Path) -> None:
+        """Fetch a token of the endpoint; refuse one that can be guessed, or that another name has too."""
+        self._secret(path)
+        token = self.fetched.get(path, "")
+        if token and len(token) < TOKEN_SIZE_MIN:
+            text = f"the token has fewer than {TOKEN_SIZE_MIN} characters: make one with `openssl rand -hex 32`"
+            self._report(path, text)
+        if token and [other for other in self.fetched if other[0] == "http" and self.fetched[other] == token][1:]:
+            self._report(path, "another name has the same token; each needs its own")
 
     def _url(self, path: Path) -> None:
         section = getattr(self.config, path[0])[path[1]]

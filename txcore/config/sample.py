@@ -16,15 +16,21 @@ from txcore.config.conversion import hints_of, section_of
 from txcore.config.schema import Config
 
 WIDTH: Final = 100
-NAMES: Final = {"backends": "main", "databases": "main", "groups": "orders", "rules": "LATE_CHECK"}
-"""Names of the sample's one broker, database, group and rule."""
+NAMES: Final = {
+    "backends": "main",
+    "databases": "main",
+    "groups": "orders",
+    "rules": "LATE_CHECK",
+    "tokens": "observers",
+}
+"""Names of the sample's one broker, database, group, rule and further token."""
 LIVE: Final = {
     ("backends", "main", "url"): "sqlite:///broker.db",
     ("databases", "main", "url"): "sqlite:///shop.db",
     ("groups", "orders", "database"): "main",
 }
 """Keys without a comment sign, and their values."""
-OPTIONAL: Final = frozenset({"callback", "audit"})
+OPTIONAL: Final = frozenset({"callback", "audit", "tokens"})
 """Sections that are commented out as a whole."""
 HEAD: Final = """\
 # txcore.toml configures `txcore checker`. Edit the two URLs and run it; `txcore checker --check-config` tries it out.

@@ -31,6 +31,19 @@ class LogSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     ] = 10
 
 
+class TokenSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A further token for API and console, by a name of your choice. Exactly one of the first two keys."""
+
+    token_file: Annotated[str, Meta(description="file with the token, at least 16 characters")] = ""
+    token_env: Annotated[str, Meta(description="or the environment variable that holds it")] = ""
+    role: Annotated[
+        Literal["observer", "operator"], Meta(description="an observer may only read; an operator may also decide")
+    ] = "observer"
+    groups: Annotated[list[str], Meta(description="the groups that it may see; empty for all")] = field(
+        default_factory=list
+    )
+
+
 class HttpSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The HTTP endpoint: health, metrics, JSON API, web console."""
 
@@ -40,8 +53,8 @@ class HttpSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True)
     token_file: Annotated[
         str,
         Meta(
-            description="file with the token that API and console then ask for; needed to change anything, and unless "
-            "`host` is loopback"
+            description="file with the operators' token, at least 16 characters, that API and console then ask for; "
+            "needed to change anything; some token is needed unless `host` is loopback"
         ),
     ] = ""
     token_env: Annotated[str, Meta(description="or the environment variable that holds it")] = ""
@@ -49,6 +62,14 @@ class HttpSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True)
     bodies: Annotated[bool, Meta(description="let the console show message bodies")] = False
     certificate_file: Annotated[str, Meta(description="PEM file of the server's certificate: serve HTTPS")] = ""
     key_file: Annotated[str, Meta(description="PEM file of its key, where it is not in `certificate_file`")] = ""
+    trusted_proxies: Annotated[
+        list[str],
+        Meta(
+            description="addresses and networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are "
+            "believed: with `https` there, the console's cookie is Secure"
+        ),
+    ] = field(default_factory=list)
+    tokens: dict[str, TokenSection] = field(default_factory=dict)
 
 
 class CheckerSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Final
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.config import Loaded
+from txcore.config.problems import key_text
 from txcore.sidecar.figures import Figures
 from txcore.sidecar.group import GroupRunner, GroupStatus
 from txcore.sidecar.plan import GroupPlan, plans_of
@@ -56,8 +57,11 @@ class Sidecar:
             for key in config.http.__struct_fields__
             if getattr(config.http, key) != getattr(was.http, key)
         ]
-        if loaded.secret("http", "token") != self.loaded.secret("http", "token"):
-            needs_restart.append("http.token")
+        needs_restart += [
+            key_text(path)
+            for path in {*loaded.fetched, *self.loaded.fetched}
+            if path[0] == "http" and path[-1] == "token" and loaded.secret(*path) != self.loaded.secret(*path)
+        ]
         self.loaded = loaded
         LOG.info("config.reloaded", extra={"txcore": {"restarted": changed, "needs_restart": needs_restart}})
         return needs_restart

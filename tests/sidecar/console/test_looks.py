@@ -135,7 +135,7 @@ def test_charts_show_the_last_hour(served, make_client, chromium, picture, schem
             Sample(now_s - ago_s, now_ms - ago_s * 1000, pending, 4 + 9 * wave, tuple(counts), *map(tuple, buckets))
         )
     history._kept["orders"] = samples
-    client = make_client(make_app(served.sidecar, Guard(""), history=history))
+    client = make_client(make_app(served.sidecar, Guard(), history=history))
     context = chromium.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.goto(f"{client.url}/console/groups/orders?range=1h")

@@ -16,9 +16,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from txcore.errors import TxcoreError
 from txcore.operator.plan import Verb
 from txcore.sidecar.web import views
-from txcore.sidecar.web.deciding import DONE, Deciding
+from txcore.sidecar.web.deciding import DONE, Deciding, sentence
 from txcore.sidecar.web.desk import Desk, DeskError, canonical
-from txcore.sidecar.web.guard import CONSOLE, NO_TOKEN, Guard
+from txcore.sidecar.web.guard import CONSOLE, Guard, rights_of
 from txcore.sidecar.web.history import History
 from txcore.sidecar.web.lists import Listing, Lists
 from txcore.sidecar.web.pages import Files, Pages
@@ -79,8 +79,8 @@ class Console:
 
     def groups(self, request: Request) -> Response:
         """Show every group of this process."""
-        runners = sorted(dict(self._sidecar.runners).items())
-        found = [views.group_info(runner) for _, runner in runners]
+        runners, rights = sorted(dict(self._sidecar.runners).items()), rights_of(request)
+        found = [views.group_info(runner) for name, runner in runners if rights.covers(name)]
         return self.pages.show(request, "groups.html", "Groups", groups=found, is_live=True)
 
     @_answering
@@ -139,6 +139,7 @@ class Console:
         page = views.transaction_page(group, case, self._sidecar.clock.wall_ms(), has_bodies=self._has_bodies)
         done = request.query_params.get("done", "")
         notices = [{"kind": "ok", "text": DONE[Verb(done)]}] if done in {each.value for each in Verb} else []
+        why_not = self._guard.trouble_with_change(request)
         title = f"Transaction {page['short_id']}"
         return self.pages.show(
             request,
@@ -146,8 +147,8 @@ class Console:
             title,
             group=group,
             notices=notices,
-            can_act=self._guard.session(request) is not None,
-            why_not="Sign in to decide." if self._guard.has_token else f"Read only: {NO_TOKEN}.",
+            can_act=not why_not,
+            why_not=sentence(why_not),
             is_live=not case.journey.final,
             **page,
         )

@@ -13,7 +13,7 @@ from txcore.operator.plan import Step, Verb, fence_text, is_doubtful
 from txcore.operator.selection import topics_in
 from txcore.sidecar.web import views
 from txcore.sidecar.web.desk import Decision, Desk, DeskError, canonical, confirmation_of
-from txcore.sidecar.web.guard import NO_TOKEN, Guard
+from txcore.sidecar.web.guard import Guard
 from txcore.sidecar.web.pages import Pages, fields_of
 
 DONE: Final = {
@@ -60,6 +60,7 @@ class Deciding:
         if fields is None:
             raise DeskError(413, NO_FORM)
         trouble = self._guard.trouble_with_form(request, fields.get("form_token", ""))
+        trouble = trouble or self._guard.trouble_with_change(request)
         session = self._guard.session(request)
         if trouble or session is None:
             raise DeskError(403, trouble)
@@ -83,9 +84,9 @@ class Deciding:
     def _form(self, request: Request, *, override: bool, error: DeskError | None = None, reason: str = "") -> Response:
         group, verb = request.path_params["group"], _verb(request)
         case = self._desk.case(group, request.path_params["id"])
-        journey, session = case.journey, self._guard.session(request)
-        if session is None:
-            raise DeskError(403, "sign in to decide" if self._guard.has_token else NO_TOKEN)
+        journey, trouble = case.journey, self._guard.trouble_with_change(request)
+        if trouble:
+            raise DeskError(403, trouble)
         override = override and verb is not Verb.RESUME
         each = case.plan(verb, override=override)
         title = f"{views.TITLES[verb]}{' against the fence' if override else ''}"

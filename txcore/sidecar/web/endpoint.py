@@ -8,6 +8,7 @@ from txcore.sidecar.web.app import make_app
 from txcore.sidecar.web.guard import Guard
 from txcore.sidecar.web.history import History
 from txcore.sidecar.web.server import WebServer, check_certificate
+from txcore.sidecar.web.tokens import tokens_of
 
 if TYPE_CHECKING:
     from txcore.config import Loaded
@@ -23,9 +24,9 @@ class Endpoint:
 
     def __init__(self, sidecar: Sidecar, loaded: Loaded) -> None:
         http = loaded.config.http
-        self._server = WebServer(http.host, http.port, *_pem(loaded))
+        self._server = WebServer(http.host, http.port, *_pem(loaded), trusted_proxies=http.trusted_proxies)
         self._history = History(sidecar, sidecar.clock)
-        self._app = make_app(sidecar, Guard(loaded.secret("http", "token"), sidecar.clock), history=self._history)
+        self._app = make_app(sidecar, Guard(tokens_of(loaded), sidecar.clock), history=self._history)
         self._has_console = http.console
         self.url = self._server.url
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from txcore.errors import TxcoreError
 from txcore.port import Backend
 from txcore.sidecar import metrics
-from txcore.sidecar.web.guard import refused
+from txcore.sidecar.web.guard import refused, rights_of
 from txcore.sidecar.web.lists import ROWS_MAX, Listing, Lists
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def health_routes(sidecar: Sidecar) -> list[Route]:
 def api_routes(sidecar: Sidecar, lists: Lists) -> list[Route]:
     """Return `/api/v1/groups` and the lists below it."""
 
-    def groups(_: Request) -> Response:
-        found = {name: sidecar.runners.get(name) for name in sorted(sidecar.runners)}
-        return JSONResponse({"groups": [_group(runner) for runner in found.values() if runner is not None]})
+    def groups(request: Request) -> Response:
+        runners, rights = sorted(dict(sidecar.runners).items()), rights_of(request)
+        return JSONResponse({"groups": [_group(runner) for name, runner in runners if rights.covers(name)]})
 
     def group(request: Request) -> Response:
         runner = sidecar.runners.get(request.path_params["group"])

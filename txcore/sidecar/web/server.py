@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -24,12 +25,21 @@ class WebServer:
 
     Args:
         certificate_file, key_file: PEM files, to serve HTTPS; the key may be in the first one.
+        trusted_proxies: Addresses and networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
 
     Raises:
         ConfigError: the address or the certificate cannot be used.
     """
 
-    def __init__(self, host: str, port: int, certificate_file: str = "", key_file: str = "") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        certificate_file: str = "",
+        key_file: str = "",
+        trusted_proxies: Sequence[str] = (),
+    ) -> None:
+        self._trusted_proxies = list(trusted_proxies)
         self._certificate = (certificate_file, key_file or None) if certificate_file else None
         check_certificate(certificate_file, key_file)
         try:
@@ -50,7 +60,8 @@ class WebServer:
             lifespan="off",
             ws="none",
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=bool(self._trusted_proxies),
+            forwarded_allow_ips=self._trusted_proxies,
             timeout_keep_alive=round(HEAD_S),
             timeout_graceful_shutdown=GRACE_S,
             ssl_certfile=self._certificate[0] if self._certificate else None,
