@@ -135,7 +135,7 @@ def test_sign_ins_and_failures_are_logged_without_tokens(client, caplog):
 
 
 def test_wrong_tokens_are_delayed_and_nothing_else_is(client, clock):
-    """After five wrong tokens even the right one waits; a session, health and other paths go on."""
+    """After five wrong tokens even the right one waits; a session, health and other paths do not."""
     session = cookie_of(sign_in(client, OPERATOR))
     for _ in range(FAILURES_FREE):
         assert 401 == client.get("/api/v1/groups", bearer(Token("wrong"))).status_code
@@ -172,7 +172,7 @@ def test_the_delay_grows_and_is_bounded(clock):
 
 
 def test_signing_out_ends_a_copy_of_the_cookie_too(client):
-    """After the sign-out the server does not accept the cookie again; other sessions go on."""
+    """After the sign-out the server does not accept the cookie again; other sessions continue."""
     first, second = cookie_of(sign_in(client, OPERATOR)), cookie_of(sign_in(client, OBSERVER))
     page = client.get("/console", first)
     answer = client.post("/console/sign-out", urlencode({"form_token": form_token_of(page)}), FORM | first)
@@ -190,15 +190,15 @@ def test_signing_out_ends_a_copy_of_the_cookie_too(client):
         ([], {"x-forwarded-proto": "https"}, False),
     ],
 )
-def test_the_cookie_is_secure_behind_a_trusted_proxy_with_tls(served, make_client, trusted, headers, is_secure):
+def test_a_trusted_proxy_with_tls_makes_the_cookie_secure(served, make_client, trusted, headers, is_secure):
     """The proxy's header is believed from the configured addresses only."""
     app = make_app(served.sidecar, Guard([OPERATOR]))
     answer = sign_in(make_client(app, trusted_proxies=trusted), OPERATOR, headers)
     assert is_secure == bool(SimpleCookie(answer.headers["set-cookie"])[COOKIE]["secure"])
 
 
-def test_failures_count_for_the_address_behind_a_trusted_proxy(served, make_client):
-    """A stranger behind the proxy does not delay others behind it."""
+def test_failures_count_for_the_address_that_a_trusted_proxy_names(served, make_client):
+    """Wrong tokens from one client of the proxy do not delay its other clients."""
     client = make_client(make_app(served.sidecar, Guard([OPERATOR])), trusted_proxies=["127.0.0.1"])
     stranger, other = {"x-forwarded-for": "192.0.2.7"}, {"x-forwarded-for": "192.0.2.8"}
     for _ in range(FAILURES_FREE):

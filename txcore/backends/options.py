@@ -170,7 +170,7 @@ def split_url(url: str) -> SplitResult:
     """Return the parts of a URL.
 
     Raises:
-        ConfigError: it cannot be split, or an `@` behind its servers shows that a password holds a `/`, `?` or `#`
+        ConfigError: it cannot be split, or an `@` after its servers shows that a password holds a `/`, `?` or `#`
             that ended it too early; the text does not show it, because it may hold a password.
     """
     try:
@@ -178,7 +178,7 @@ def split_url(url: str) -> SplitResult:
     except ValueError:
         raise ConfigError("the URL has brackets or characters that no URL can have", key="url") from None
     if parts.netloc and "@" in f"{parts.path}{parts.query}{parts.fragment}":
-        raise ConfigError("the URL has an @ behind its servers: encode / ? # of a password, or this @, by %", key="url")
+        raise ConfigError("the URL has an @ after its servers: encode / ? # of a password, or this @, by %", key="url")
     return parts
 
 

@@ -202,7 +202,7 @@ def test_servers_that_are_none_are_refused_without_being_shown(hosts):
 
 @pytest.mark.parametrize("url", ["x://me:s3cret@[::1", "x://me:s3cret/@h", "x://me:1?s3cret@h", "x://h/?key=s3cret@"])
 def test_a_url_that_cannot_be_split_is_not_shown(url):
-    """A bracket too many, or an `@` behind the servers, is a ConfigError that does not repeat the password."""
+    """A bracket too many, or an `@` after the servers, is a ConfigError that does not repeat the password."""
     with pytest.raises(ConfigError) as raised:
         split_url(url)
     assert raised.value.key == "url"

@@ -35,7 +35,7 @@ GROUP_PATHS: Final = ("/api/v1/groups/", f"{CONSOLE}/groups/")
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 BODY_BYTES_MAX: Final = 64 << 10
 ANSWERS_MAX: Final = 20
-"""Requests behind the guard that are answered at once; the others of `web.connections` stay free for open paths."""
+"""Guarded requests that are answered at once; the others of `web.connections` stay free for open paths."""
 NO_TOKEN: Final = "a change needs a token; configure http.token_file"  # noqa: S105 - a sentence
 READ_ONLY: Final = "this token may only read"
 TOO_MANY: Final = "too many wrong tokens came from this address; try again later"

@@ -28,7 +28,7 @@ _PARTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A person who showed a token, under a name of the person's choice.
+    """A person signed in with a token, under a name of the person's choice.
 
     Attributes:
         form_token: The secret that every form sends back.

@@ -21,7 +21,7 @@ ADDRESSES_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token and the rights of whoever shows it.
+    """A token and the rights that it gives.
 
     Attributes:
         secret: The token itself; "" is no token, and matches none.
