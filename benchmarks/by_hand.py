@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from confluent_kafka import Producer
+from txcore_kafka.clients import producer_config
 from txcore_kafka.options import parse_url, topic_name
-from txcore_kafka.producing import producer_config
 
 import txcore
 from benchmarks.drive import Drive, Sample

@@ -19,8 +19,8 @@ import rich
 import rich.table
 import typer
 from confluent_kafka import Producer
+from txcore_kafka.clients import producer_config
 from txcore_kafka.options import parse_url
-from txcore_kafka.producing import producer_config
 
 import txcore
 from benchmarks.brokers import PARTITIONS

@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import Any, Final
 
 from confluent_kafka import Producer
+from txcore_kafka.clients import producer_config
 from txcore_kafka.options import parse_url, topic_name
-from txcore_kafka.producing import producer_config
 
 from benchmarks.orphans import GROUP, make_half, new_ids
 from txcore import wire

@@ -10,8 +10,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # it lists no names of its own
 from txcore_conformance import brokers
+from txcore_kafka.clients import producer_config
 from txcore_kafka.options import parse_url
-from txcore_kafka.producing import producer_config
 
 from benchmarks.brokers import PARTITIONS, TIMEOUT_S, WINDOW_COUNT, Arrived
 

@@ -119,7 +119,7 @@ MUTANTS = [
     Mutant(
         "kafka-reports-exchanged",
         "A delivery report ends the record that it is about.",
-        replaced("txcore_kafka.producing:Records", "reported", exchange_reports),
+        replaced("txcore_kafka.reports:Records", "reported", exchange_reports),
         DATA_PATH + "test_neighbours_of_an_oversize_record_are_stored",
         "kafka",
     ),

@@ -38,10 +38,11 @@ from txcore_kafka.lookups import LookUps
 from txcore_kafka.options import Options, checkpoint_topic
 from txcore_kafka.ownership import KafkaClaim
 from txcore_kafka.presence import Presence
-from txcore_kafka.producing import OneRecord, Producing
+from txcore_kafka.producing import Producing
 from txcore_kafka.readers import Readers
 from txcore_kafka.reading import KafkaReader
 from txcore_kafka.releasing import Releaser
+from txcore_kafka.reports import OneRecord
 from txcore_kafka.targets import Targets
 from txcore_kafka.threads import Worker
 

@@ -22,8 +22,11 @@ from confluent_kafka.admin import AdminClient
 from txcore.backends import exit_flush as exiting
 from txcore.errors import ConfigError
 from txcore_kafka.codec import is_refused_connection, kafka_error
+from txcore_kafka.options import BATCH_BYTES, REQUEST_BYTES_MAX, Options
 
 _log = logging.getLogger("txcore.kafka")
+
+QUEUE_KBYTES_MAX: Final = 512 * 1024
 
 
 class _WeakProducer(Producer):
@@ -35,6 +38,26 @@ class _WeakConsumer(Consumer):
 
 
 _alive: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def producer_config(options: Options) -> dict[str, Any]:
+    """Return the settings of an idempotent producer."""
+    own: dict[str, Any] = {
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 0,
+        "partitioner": "murmur2_random",
+        "message.timeout.ms": round(options.delivery_timeout_s * 1000),
+        "topic.metadata.propagation.max.ms": 1_000,
+        "retry.backoff.ms": 10,
+        "retry.backoff.max.ms": 500,
+        "batch.size": BATCH_BYTES,
+        "message.max.bytes": REQUEST_BYTES_MAX,
+        "queue.buffering.max.messages": options.queue_max,
+        "queue.buffering.max.kbytes": QUEUE_KBYTES_MAX,
+        "compression.type": options.compression,
+    }
+    return options.connection() | own
 
 
 def make_producer(config: Mapping[str, Any]) -> Any:

@@ -24,7 +24,8 @@ from txcore.wire import encode_end_marker
 from txcore_kafka.codec import is_missing, translated
 from txcore_kafka.control import Control
 from txcore_kafka.options import topic_name
-from txcore_kafka.producing import OneRecord, Producing
+from txcore_kafka.producing import Producing
+from txcore_kafka.reports import OneRecord
 from txcore_kafka.threads import Worker
 
 END_KEY: Final = b"txcore-end"

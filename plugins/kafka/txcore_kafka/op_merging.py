@@ -15,7 +15,8 @@ from txcore.records import DURABLE, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops
 from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.options import topic_name
-from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, OneRecord, Producing
+from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, Producing
+from txcore_kafka.reports import OneRecord
 
 RECORD_BYTES: Final = 4_096
 """Approximate size, in bytes, at which a merged record is sent; as in RocketMQ."""

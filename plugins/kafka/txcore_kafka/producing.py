@@ -14,9 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -28,16 +26,16 @@ from txcore.errors import (
     ClosedError,
     TxcoreError,
 )
-from txcore_kafka.clients import ConnectionNews, discard, make_producer
-from txcore_kafka.codec import is_forbidden, is_missing, is_too_large, kafka_error, translated
-from txcore_kafka.options import BATCH_BYTES, REQUEST_BYTES_MAX, Options
+from txcore_kafka.clients import ConnectionNews, discard, make_producer, producer_config
+from txcore_kafka.codec import is_forbidden, is_missing, kafka_error, translated
+from txcore_kafka.options import Options
 from txcore_kafka.poll_lending import PollLending
+from txcore_kafka.reports import Records
 
 _log = logging.getLogger("txcore.kafka")
 
 IDLE_POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.005
-QUEUE_KBYTES_MAX: Final = 512 * 1024
 ANY_PARTITION: Final = -1
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
@@ -53,100 +51,6 @@ class Waiting(Protocol):
 
     def expire(self, error: TxcoreError) -> None:
         """End without an answer; called once, on the thread that polls, while `is_done` is False."""
-
-
-RecordArguments: TypeAlias = "tuple[str, bytes, bytes | None, int, Mapping[str, str | bytes] | None]"
-"""Topic, value, key, partition and headers of a record."""
-
-
-class Records:
-    """Records under way that were handed to the client together, each with a number; the last poll's reports of them.
-
-    Not thread safe, but `report`: all else happens on the thread that polls, or before the first record is sent.
-
-    Attributes:
-        acked, nacked: The reports of the current poll.
-        alone: Records that were sent in a batch of their own.
-    """
-
-    producing: Producing
-    acked: list[int]
-    nacked: list[tuple[int, KafkaError]]
-    alone: AbstractSet[int]
-
-    def report(self, number: int, error: KafkaError | None, _message: Any) -> None:
-        """Collect a delivery report and do no more: the driver takes Python's lock anew for each report."""
-        acked, nacked = self.acked, self.nacked
-        if not (acked or nacked):
-            self.producing.reports.append(self)
-        if error is None:
-            acked.append(number)
-        else:
-            nacked.append((number, error))
-
-    def reported(self) -> None:
-        """Handle the delivery reports, after the poll that brought them."""
-        acked, nacked = self.acked, self.nacked
-        self.acked = []
-        if nacked:
-            self.nacked = []
-        if acked:
-            self.stored(acked)
-        for number, error in nacked:
-            if is_too_large(error) and number not in self.alone:
-                # The limit holds for a batch, which the driver does not split: other records of it may be the cause.
-                try:
-                    self.send_alone(number)
-                except TxcoreError:
-                    self.failed(number, error)
-            else:
-                self.failed(number, error)
-
-    def send_alone(self, number: int) -> None:
-        """Send a record in a batch of its own.
-
-        Raises: as `Producing.send`.
-        """
-        self.alone |= {number}
-        self.producing.send(partial(self.report, number), *self.record(number), is_alone=True)
-
-    def record(self, number: int) -> RecordArguments:
-        """Return the record with this number."""
-        raise NotImplementedError
-
-    def stored(self, numbers: Sequence[int]) -> None:
-        """Handle the broker's acknowledgements."""
-        raise NotImplementedError
-
-    def failed(self, number: int, error: KafkaError) -> None:
-        """Handle a refusal, or an unknown outcome."""
-        raise NotImplementedError
-
-
-class OneRecord(Records):
-    """A record of its own."""
-
-    def __init__(self, producing: Producing, topic: str, value: bytes, key: bytes | None, partition: int) -> None:
-        self.producing = producing
-        self.acked: list[int] = []
-        self.nacked: list[tuple[int, KafkaError]] = []
-        self.alone: AbstractSet[int] = frozenset()
-        self.topic = topic
-        self.value = value
-        self.key = key
-        self.partition = partition
-
-    def send(self) -> None:
-        """Hand it to the client.
-
-        Raises: as `Producing.send`.
-        """
-        self.producing.send(partial(self.report, 0), *self.record(0))
-        self.producing.wake()
-
-    def record(self, number: int) -> RecordArguments:  # noqa: ARG002 - the only one
-        """See `Records.record`."""
-        return self.topic, self.value, self.key, self.partition, None
 
 
 class Producing:
@@ -419,23 +323,3 @@ class Producing:
 def _log_bug() -> None:
     """Log an error of a callback; it must not end the thread on which all callers wait."""
     _log.exception("kafka.poll_thread")
-
-
-def producer_config(options: Options) -> dict[str, Any]:
-    """Return the settings of an idempotent producer."""
-    own: dict[str, Any] = {
-        "enable.idempotence": True,
-        "acks": "all",
-        "linger.ms": 0,
-        "partitioner": "murmur2_random",
-        "message.timeout.ms": round(options.delivery_timeout_s * 1000),
-        "topic.metadata.propagation.max.ms": 1_000,
-        "retry.backoff.ms": 10,
-        "retry.backoff.max.ms": 500,
-        "batch.size": BATCH_BYTES,
-        "message.max.bytes": REQUEST_BYTES_MAX,
-        "queue.buffering.max.messages": options.queue_max,
-        "queue.buffering.max.kbytes": QUEUE_KBYTES_MAX,
-        "compression.type": options.compression,
-    }
-    return options.connection() | own

@@ -20,7 +20,8 @@ from txcore_kafka.codec import as_sent, delivery_outcome, is_missing
 from txcore_kafka.lookups import LookUps
 from txcore_kafka.op_merging import OpMerger
 from txcore_kafka.options import topic_name
-from txcore_kafka.producing import ANY_PARTITION, Producing, RecordArguments, Records
+from txcore_kafka.producing import ANY_PARTITION, Producing
+from txcore_kafka.reports import RecordArguments, Records
 
 Refusal: TypeAlias = "Callable[[str], TxcoreError | None]"
 

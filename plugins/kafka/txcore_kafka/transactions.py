@@ -18,11 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from txcore.clock import Clock
 from txcore.errors import BackendUnavailableError, BusyError, ClosedError, TxcoreError
 from txcore.records import DURABLE, LogKind, Outcome, Status
-from txcore_kafka.clients import discard, make_producer
+from txcore_kafka.clients import discard, make_producer, producer_config
 from txcore_kafka.codec import is_forbidden, is_membership_lost, kafka_error, translated
 from txcore_kafka.entries import POLL_S, Attempt, Entry
 from txcore_kafka.options import Options, topic_name
-from txcore_kafka.producing import producer_config
 
 _log = logging.getLogger("txcore.kafka")
 

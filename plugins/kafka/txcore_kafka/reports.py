@@ -1,0 +1,128 @@
+"""Records on their way to the broker, and the delivery reports that come back for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+from confluent_kafka import KafkaError
+
+from txcore.errors import TxcoreError
+from txcore_kafka.codec import is_too_large
+
+RecordArguments: TypeAlias = "tuple[str, bytes, bytes | None, int, Mapping[str, str | bytes] | None]"
+"""Topic, value, key, partition and headers of a record."""
+
+
+class Client(Protocol):
+    """The part of `producing.Producing` that hands records over and collects their reports."""
+
+    reports: list[Records]
+
+    def send(
+        self,
+        on_report: Callable[[KafkaError | None, Any], None],
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        partition: int,
+        headers: Mapping[str, str | bytes] | None,
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        """See `Producing.send`."""
+
+    def wake(self) -> None:
+        """Wake the poll thread, if it sleeps."""
+
+
+class Records:
+    """Records under way that were handed to the client together, each with a number; the last poll's reports of them.
+
+    Not thread safe, but `report`: all else happens on the thread that polls, or before the first record is sent.
+
+    Attributes:
+        acked, nacked: The reports of the current poll.
+        alone: Records that were sent in a batch of their own.
+    """
+
+    producing: Client
+    acked: list[int]
+    nacked: list[tuple[int, KafkaError]]
+    alone: AbstractSet[int]
+
+    def report(self, number: int, error: KafkaError | None, _message: Any) -> None:
+        """Collect a delivery report and do no more: the driver takes Python's lock anew for each report."""
+        acked, nacked = self.acked, self.nacked
+        if not (acked or nacked):
+            self.producing.reports.append(self)
+        if error is None:
+            acked.append(number)
+        else:
+            nacked.append((number, error))
+
+    def reported(self) -> None:
+        """Handle the delivery reports, after the poll that brought them."""
+        acked, nacked = self.acked, self.nacked
+        self.acked = []
+        if nacked:
+            self.nacked = []
+        if acked:
+            self.stored(acked)
+        for number, error in nacked:
+            if is_too_large(error) and number not in self.alone:
+                # The limit holds for a batch, which the driver does not split: other records of it may be the cause.
+                try:
+                    self.send_alone(number)
+                except TxcoreError:
+                    self.failed(number, error)
+            else:
+                self.failed(number, error)
+
+    def send_alone(self, number: int) -> None:
+        """Send a record in a batch of its own.
+
+        Raises: as `Producing.send`.
+        """
+        self.alone |= {number}
+        self.producing.send(partial(self.report, number), *self.record(number), is_alone=True)
+
+    def record(self, number: int) -> RecordArguments:
+        """Return the record with this number."""
+        raise NotImplementedError
+
+    def stored(self, numbers: Sequence[int]) -> None:
+        """Handle the broker's acknowledgements."""
+        raise NotImplementedError
+
+    def failed(self, number: int, error: KafkaError) -> None:
+        """Handle a refusal, or an unknown outcome."""
+        raise NotImplementedError
+
+
+class OneRecord(Records):
+    """A record of its own."""
+
+    def __init__(self, producing: Client, topic: str, value: bytes, key: bytes | None, partition: int) -> None:
+        self.producing = producing
+        self.acked: list[int] = []
+        self.nacked: list[tuple[int, KafkaError]] = []
+        self.alone: AbstractSet[int] = frozenset()
+        self.topic = topic
+        self.value = value
+        self.key = key
+        self.partition = partition
+
+    def send(self) -> None:
+        """Hand it to the client.
+
+        Raises: as `Producing.send`.
+        """
+        self.producing.send(partial(self.report, 0), *self.record(0))
+        self.producing.wake()
+
+    def record(self, number: int) -> RecordArguments:  # noqa: ARG002 - the only one
+        """See `Records.record`."""
+        return self.topic, self.value, self.key, self.partition, None
