@@ -74,4 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _print_error(error: TxcoreError) -> None:
-    print("txcore:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - a command's output
+    from txcore.operator.formatting import harmless  # noqa: PLC0415 - see the module's docstring
+
+    print("txcore:", harmless(" ".join(str(error).split())), file=sys.stderr)  # noqa: T201 - a command's output

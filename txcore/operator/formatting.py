@@ -58,6 +58,15 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def harmless(text: str) -> str:
+    """Return *text* with the characters escaped that a terminal obeys or hides, such as ESC; line ends stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def readable(value: str | bytes, length_max: int = TEXT_MAX) -> str:
     """Return a key, header or body as one line of limited length, control characters and other bytes escaped."""
     if isinstance(value, bytes):
@@ -68,7 +77,5 @@ def readable(value: str | bytes, length_max: int = TEXT_MAX) -> str:
             return f"0x{head.hex()}{f'… ({size(len(value))})' if len(head) < len(value) else ''}"
     else:
         text = value
-    shown = "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[:length_max]
-    )
+    shown = harmless(text[:length_max]).replace("\n", "\\n")
     return f"{shown}… ({len(text):,} characters)" if len(text) > length_max else shown

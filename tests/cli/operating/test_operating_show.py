@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import base64
 
+from txcore_conformance import raw
 from txcore_conformance.kit import Answers
+
+from txcore import wire
+from txcore.ids import id_text
+from txcore.records import Half, HalfRecord, TargetMessage
 
 
 def short(identity: str) -> str:
@@ -170,3 +175,19 @@ def test_an_unreachable_database_hides_only_its_own_part(world):
     assert ran.status == 0
     assert "fence   no answer: the connection was lost or could not be made" in ran.output
     assert "hidden" not in ran.output + ran.errors
+
+
+def test_characters_that_a_terminal_obeys_are_escaped(world):
+    """No command passes on ESC, a bell or a change of direction from a record that anyone may have written."""
+    evil = "evil\x1b]0;owned\x07\x9b31m\u202e"
+    kit, identity = world.kit, raw.half(world.kit).transaction_id
+    message = TargetMessage(evil, evil.encode(), evil.encode(), {evil: evil})
+    envelope = Half(wire.VERSION, identity, kit.group, 0, 0, 1, 0, 0, 0, fenced=False, by=evil, messages=[message])
+    # As a copy, which is stored without a look at its targets.
+    raw.append(kit, HalfRecord(kit.group, 0, identity, 0, wire.encode_half(envelope), ()))
+    shown = id_text(identity)
+    for arguments in (["pending"], ["show", shown], ["show", shown, "--bodies"], ["show", evil]):
+        for as_json in ([], ["--json"]):
+            ran = world(*arguments, *as_json)
+            assert "evil" in ran.output + ran.errors
+            assert not {each for each in ran.output + ran.errors if not each.isprintable()} - {"\n"}, ran

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,16 +14,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from txcore.operator.formatting import harmless
+
 if TYPE_CHECKING:
     from rich.status import Status
 
 T = TypeVar("T")
+_OBEYED: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 BAR_FROM: Final = 20
 """Least number of steps for which a progress bar is shown."""
 
 
 class Screen:
-    """The output of one command."""
+    """The output of one command. What it shows for people has no character that a terminal obeys."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -38,24 +42,25 @@ class Screen:
     def say(self, text: str = "", style: str = "") -> None:
         """Write a line of the result for people; nothing with `--json`."""
         if not self.as_json:
-            self.out.print(text, style=style or None, markup=False, soft_wrap=False)
+            self.out.print(harmless(text), style=style or None, markup=False, soft_wrap=False)
 
     def hang(self, label: str, text: str) -> None:
         """Write *text* next to *label*, its further lines indented below its first one."""
         if self.as_json:
             return
         width = max(self.out.width - len(label), 20)
-        for number, line in enumerate(Text(text).wrap(self.out, width)):
+        for number, line in enumerate(Text(harmless(text)).wrap(self.out, width)):
             line.rstrip()
             self.out.print(Text(label if not number else " " * len(label)) + line, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Write a line that is not part of the result."""
-        self.err.print(text, markup=False)
+        self.err.print(harmless(text), markup=False)
 
     def json(self, value: Any) -> None:
         """Write the result for programs."""
-        self.out.file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(value, indent=2, ensure_ascii=False)  # which escapes no character from DEL on
+        self.out.file.write(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
         """Write a table that folds its last column."""
@@ -66,7 +71,7 @@ class Screen:
                 heading, justify="right" if heading in right else "left", no_wrap=not is_last, overflow="fold"
             )
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(harmless(cell)) for cell in row))
         self.out.print(table)
 
     def reading(self, count: int) -> None:
