@@ -116,7 +116,7 @@ def test_the_manifests_configurations_have_no_mistake(name, tmp_path):
     (config,) = [each for file, each in kubernetes("ConfigMap") if file == name]
     text = config["data"]["txcore.toml"].replace("/run/secrets/txcore", str(tmp_path))
     for key in re.findall(r'_file = "[^"]*/([a-z-]+)"', text):
-        (tmp_path / key).write_text("kafka://broker:9092" if "url" in key else "secret")
+        (tmp_path / key).write_text("kafka://broker:9092" if "url" in key else "a secret of 16 characters")
     (tmp_path / "txcore.toml").write_text(text)
     assert ["orders"] == list(load(tmp_path / "txcore.toml", environment={}).config.groups)
 

@@ -391,9 +391,8 @@ def test_what_a_user_may_do_is_not_refused(guarded):
 
 def test_the_readme_shows_what_the_command_prints():
     """Each block in the README is the output of the command before it."""
-    shown = re.findall(
-        r"```console\n\$ txcore (permissions .*?)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
-    )
+    pattern = r"```sh\ntxcore (permissions .*?)\n```\n\n```conf\n(.*?)```"
+    shown = re.findall(pattern, README.read_text(encoding="utf-8"), re.DOTALL)
     assert len(shown) == 1
     for command, output in shown:
         assert output == printed(*shlex.split(command))
