@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant(
         "kafka-header-cut",
         "A header's value arrives whole, even with NUL in it.",
-        replaced("txcore_kafka.sendings", "as_sent", lambda _: lambda headers: headers),
+        replaced("txcore_kafka.reports", "as_sent", lambda _: lambda headers: headers),
         DATA_PATH + r"test_a_headers_value_arrives_whole[a\x00b0-kit]",
         "kafka",
     ),

@@ -66,7 +66,7 @@ def test_a_topic_that_is_known_to_be_gone_is_not_sent_to(kit, topic, monkeypatch
     monkeypatch.setattr(
         kit.backend._producing,
         "send",
-        lambda report, topic, *rest, **named: (sent.append(topic), send(report, topic, *rest, **named))[1],
+        lambda report, record, **named: (sent.append(record[0]), send(report, record, **named))[1],
     )
     good, bad = raw.target_only(kit.group, topic, b"good"), raw.target_only(kit.group, "never-made-topic", b"bad")
     assert raw.statuses(raw.release(kit, bad, good)) == [REFUSED, DURABLE]

@@ -206,7 +206,7 @@ def test_the_reader_reports_an_outage(hurt):
 def test_what_the_client_did_not_take_is_not_kept_for_ever(kit, topic, monkeypatch):
     """The garbage collector frees items that the client did not accept, although the error refers to them."""
 
-    def refuse(*record, is_alone=False):
+    def refuse(on_report, record, *, is_alone=False):
         raise BusyError("the client's queue is full")
 
     def left_over(hand_over, items):

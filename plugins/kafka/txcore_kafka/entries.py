@@ -10,11 +10,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, TxcoreError
 from txcore.records import HalfRecord, LogKind, Op, Outcome, Resolution, Status
-from txcore.wire import encode_ops, target_headers
-from txcore_kafka.codec import as_sent, delivery_outcome, is_missing, kafka_error
+from txcore.wire import encode_ops
+from txcore_kafka.codec import delivery_outcome, is_missing, kafka_error
 from txcore_kafka.options import topic_name
 from txcore_kafka.ownership import KafkaClaim
-from txcore_kafka.producing import ANY_PARTITION
+from txcore_kafka.reports import Record, parked_record, target_record
 
 OPS_PER_RECORD: Final = 1_000
 POLL_S: Final = 0.05
@@ -66,20 +66,15 @@ class Entry:
         else:
             self.refuse(error)
 
-    def publish(self, send: Callable[..., None]) -> None:
+    def publish(self, send: Callable[[Entry, Record], None]) -> None:
         """Hand over the targets and the parked record; the op is sent later, merged with others."""
         resolution = self.resolution
         if resolution is None:
             return
-        half = resolution.half
         if resolution.parked:
-            send(self, topic_name(half.group, LogKind.PARKED), resolution.parked, partition=half.partition)
-        for index in resolution.targets:
-            message = half.messages[index]
-            headers = target_headers(
-                half.group, half.transaction_id, index, message, resolution.by, key_as_header=False
-            )
-            send(self, message.topic, message.body, key=message.key, headers=as_sent(headers))
+            send(self, parked_record(resolution))
+        for target in resolution.targets:
+            send(self, target_record(resolution, target))
 
 
 class Attempt:
@@ -92,20 +87,13 @@ class Attempt:
         self.refused: dict[int, Outcome] = {}  # by the id() of the entry
         self.failed = False
 
-    def send(
-        self,
-        entry: Entry | None,
-        topic: str,
-        value: bytes,
-        partition: int = ANY_PARTITION,
-        key: bytes | None = None,
-        headers: Any = None,
-    ) -> None:
+    def send(self, entry: Entry | None, record: Record) -> None:
         """Hand over a record of *entry*, or a record of ops without an entry.
 
         Raises:
             KafkaException: the client cannot be used any more.
         """
+        topic, value, key, partition, headers = record
 
         def reported(error: KafkaError | None, _message: Any) -> None:
             self.left -= 1
@@ -140,4 +128,4 @@ class Attempt:
         for (group, partition), ops in queues.items():
             for start in range(0, len(ops), OPS_PER_RECORD):
                 value = encode_ops(ops[start : start + OPS_PER_RECORD])
-                self.send(None, topic_name(group, LogKind.OP), value, partition=partition)
+                self.send(None, (topic_name(group, LogKind.OP), value, None, partition, None))

@@ -13,7 +13,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
@@ -30,13 +30,12 @@ from txcore_kafka.clients import ConnectionNews, discard, make_producer, produce
 from txcore_kafka.codec import is_forbidden, is_missing, kafka_error, translated
 from txcore_kafka.options import Options
 from txcore_kafka.poll_lending import PollLending
-from txcore_kafka.reports import Records
+from txcore_kafka.reports import OnReport, Record, Records
 
 _log = logging.getLogger("txcore.kafka")
 
 IDLE_POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.005
-ANY_PARTITION: Final = -1
 NOT_AGAIN: Final = float("inf")
 QUIET_TURNS: Final = 10
 """Number of turns with nothing under way after which the poll thread sleeps until it is woken."""
@@ -90,17 +89,7 @@ class Producing:
                 self._thread = threading.Thread(target=self._run, name="txcore-kafka-produce", daemon=True)
                 self._thread.start()
 
-    def send(
-        self,
-        on_report: Callable[[KafkaError | None, Any], None],
-        topic: str,
-        value: bytes,
-        key: bytes | None,
-        partition: int,
-        headers: Mapping[str, str | bytes] | None,
-        *,
-        is_alone: bool = False,
-    ) -> None:
+    def send(self, on_report: OnReport, record: Record, *, is_alone: bool = False) -> None:
         """Hand a record to the client; the caller wakes the poll thread, as `watch` does.
 
         Args:
@@ -112,6 +101,7 @@ class Producing:
             BackendUnavailableError, ClosedError: this record was not handed over.
             ConfigError: this user may not produce at all; the next record tries it anew.
         """
+        topic, value, key, partition, headers = record
         producer = self._lone_client() if is_alone else self._producer
         if producer is None:
             raise ClosedError("this backend is closed")

@@ -1,19 +1,40 @@
-"""Records on their way to the broker, and the delivery reports that come back for them."""
+"""Records on their way to the broker: what is in them, and the delivery reports that come back for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from confluent_kafka import KafkaError
 
 from txcore.errors import TxcoreError
-from txcore_kafka.codec import is_too_large
+from txcore.records import LogKind, Resolution
+from txcore.wire import target_headers
+from txcore_kafka.codec import as_sent, is_too_large
+from txcore_kafka.options import topic_name
 
-RecordArguments: TypeAlias = "tuple[str, bytes, bytes | None, int, Mapping[str, str | bytes] | None]"
-"""Topic, value, key, partition and headers of a record."""
+ANY_PARTITION: Final = -1
+Record: TypeAlias = "tuple[str, bytes, bytes | None, int, Mapping[str, str | bytes] | None]"
+"""Topic, value, key, partition and headers."""
+OnReport: TypeAlias = "Callable[[KafkaError | None, Any], None]"
+
+
+def target_record(resolution: Resolution, target: int) -> Record:
+    """Return the record that publishes a target."""
+    half = resolution.half
+    message = half.messages[target]
+    headers = target_headers(half.group, half.transaction_id, target, message, resolution.by, key_as_header=False)
+    if message.headers:
+        headers = as_sent(headers)
+    return message.topic, message.body, message.key, ANY_PARTITION, headers
+
+
+def parked_record(resolution: Resolution) -> Record:
+    """Return the record for the parked log."""
+    half = resolution.half
+    return topic_name(half.group, LogKind.PARKED), resolution.parked, None, half.partition, None
 
 
 class Client(Protocol):
@@ -21,17 +42,7 @@ class Client(Protocol):
 
     reports: list[Records]
 
-    def send(
-        self,
-        on_report: Callable[[KafkaError | None, Any], None],
-        topic: str,
-        value: bytes,
-        key: bytes | None,
-        partition: int,
-        headers: Mapping[str, str | bytes] | None,
-        *,
-        is_alone: bool = False,
-    ) -> None:
+    def send(self, on_report: OnReport, record: Record, *, is_alone: bool = False) -> None:
         """See `Producing.send`."""
 
     def wake(self) -> None:
@@ -87,9 +98,9 @@ class Records:
         Raises: as `Producing.send`.
         """
         self.alone |= {number}
-        self.producing.send(partial(self.report, number), *self.record(number), is_alone=True)
+        self.producing.send(partial(self.report, number), self.record(number), is_alone=True)
 
-    def record(self, number: int) -> RecordArguments:
+    def record(self, number: int) -> Record:
         """Return the record with this number."""
         raise NotImplementedError
 
@@ -120,9 +131,9 @@ class OneRecord(Records):
 
         Raises: as `Producing.send`.
         """
-        self.producing.send(partial(self.report, 0), *self.record(0))
+        self.producing.send(partial(self.report, 0), self.record(0))
         self.producing.wake()
 
-    def record(self, number: int) -> RecordArguments:  # noqa: ARG002 - the only one
+    def record(self, number: int) -> Record:  # noqa: ARG002 - the only one
         """See `Records.record`."""
         return self.topic, self.value, self.key, self.partition, None

@@ -14,14 +14,13 @@ from confluent_kafka import KafkaError
 from txcore.backends.batch_progress import RECORD_BITS, HalfProgress, ReleaseProgress
 from txcore.errors import TxcoreError
 from txcore.port import running
-from txcore.records import DURABLE, LogKind, Outcome, Resolution, Status
-from txcore.wire import target_headers
-from txcore_kafka.codec import as_sent, delivery_outcome, is_missing
+from txcore.records import DURABLE, LogKind, Outcome, Status
+from txcore_kafka.codec import delivery_outcome, is_missing
 from txcore_kafka.lookups import LookUps
 from txcore_kafka.op_merging import OpMerger
 from txcore_kafka.options import topic_name
-from txcore_kafka.producing import ANY_PARTITION, Producing
-from txcore_kafka.reports import RecordArguments, Records
+from txcore_kafka.producing import Producing
+from txcore_kafka.reports import Record, Records, parked_record, target_record
 
 Refusal: TypeAlias = "Callable[[str], TxcoreError | None]"
 
@@ -39,11 +38,11 @@ class Halves(HalfProgress, Records, eq=False, kw_only=True):
         send, report = self.producing.send, self.report
         for index in indices:
             try:
-                send(partial(report, index), *self.record(index))
+                send(partial(report, index), self.record(index))
             except TxcoreError as error:
                 self.refuse(index, error)
 
-    def record(self, number: int) -> RecordArguments:
+    def record(self, number: int) -> Record:
         """See `Records.record`."""
         half = self.items[number]
         return topic_name(half.group, LogKind.HALF), half.body, None, half.partition, None
@@ -75,14 +74,14 @@ class Releases(ReleaseProgress, Records, eq=False, kw_only=True):
         """
         if self.is_done:
             return
-        records: list[tuple[int, RecordArguments]] = []
+        records: list[tuple[int, Record]] = []
         bare: list[int] = []
         for index in indices:
             resolution, first = self.items[index], index << RECORD_BITS
             for place, target in enumerate(resolution.targets):
-                records.append((first + place, _target_record(resolution, target)))
+                records.append((first + place, target_record(resolution, target)))
             if resolution.parked:
-                records.append((first + len(resolution.targets), _parked_record(resolution)))
+                records.append((first + len(resolution.targets), parked_record(resolution)))
             elif not resolution.targets:
                 bare.append(index)
         send, report, small = self.producing.send, self.report, self.look_ups.targets.small
@@ -95,16 +94,16 @@ class Releases(ReleaseProgress, Records, eq=False, kw_only=True):
                 if record[0] in small:
                     self.send_alone(number)
                 else:
-                    send(partial(report, number), *record)
+                    send(partial(report, number), record)
             except TxcoreError as raised:
                 self._not_taken(number, record[0], raised)
         if bare:
             self.queue_ops(bare)
 
-    def record(self, number: int) -> RecordArguments:
+    def record(self, number: int) -> Record:
         """See `Records.record`."""
         resolution, target = self.items[number >> RECORD_BITS], self.target(number)
-        return _parked_record(resolution) if target is None else _target_record(resolution, target)
+        return parked_record(resolution) if target is None else target_record(resolution, target)
 
     def stored(self, numbers: Sequence[int]) -> None:
         """See `Records.stored`."""
@@ -136,20 +135,6 @@ class Releases(ReleaseProgress, Records, eq=False, kw_only=True):
     def _end_later(self, number: int, outcome: Outcome) -> None:
         """Count a record as failed on the thread that polls."""
         self.producing.call(partial(self.record_failed, number, outcome))
-
-
-def _target_record(resolution: Resolution, target: int) -> RecordArguments:
-    half = resolution.half
-    message = half.messages[target]
-    headers = target_headers(half.group, half.transaction_id, target, message, resolution.by, key_as_header=False)
-    if message.headers:
-        headers = as_sent(headers)
-    return message.topic, message.body, message.key, ANY_PARTITION, headers
-
-
-def _parked_record(resolution: Resolution) -> RecordArguments:
-    half = resolution.half
-    return topic_name(half.group, LogKind.PARKED), resolution.parked, None, half.partition, None
 
 
 class Marking:
