@@ -30,7 +30,6 @@ class NullProducer:
     def __init__(self) -> None:
         self._reports: list[Callable[[Any, Any], None]] = []
         self._acknowledgement = _Acknowledgement()
-        self.record_count = 0
 
     def produce(
         self,
@@ -46,7 +45,6 @@ class NullProducer:
         """Take a record."""
         del topic, value, key, partition, timestamp_ms, length, headers
         self._reports.append(on_delivery)
-        self.record_count += 1
 
     def poll(self, timeout_s: float) -> int:
         """Report the records of the calls before as stored, at once."""
@@ -65,8 +63,7 @@ def null_backend(clock: Clock, group: str, topic: str) -> KafkaBackend:
     """Return the plugin's backend with a group and a target topic, as if Kafka had answered for both before."""
     backend: Any = KafkaBackend(Options(), clock=clock)
     backend._pid = os.getpid()  # noqa: SLF001 - in place of `Producing.start`, which would make a client and its thread
-    for client in ("_producer", "_many"):
-        setattr(backend._producing, client, NullProducer())  # noqa: SLF001
+    backend._producing._producer = NullProducer()  # noqa: SLF001
     backend._control.partition_counts[group] = PARTITION_COUNT  # noqa: SLF001
     backend._control.ensure_group = lambda *_: PARTITION_COUNT  # noqa: SLF001
     limits = backend._targets._bytes_max  # noqa: SLF001

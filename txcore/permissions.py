@@ -25,7 +25,6 @@ class Access:
         user: The user's name on the broker.
         group: The producer group.
         role: The user's role in it.
-        partition_count: The group's partitions; 0 takes the number of the URL.
         targets: The target topics, in the URL's broker's own terms, to which the group publishes.
         creates: Whether the user may also create the group's objects; else another user creates them first.
     """
@@ -33,6 +32,5 @@ class Access:
     user: str
     group: str
     role: Role
-    partition_count: int = 0
     targets: Sequence[str] = ()
     creates: bool = False

@@ -89,10 +89,10 @@ def watch(failpoints: Failpoints) -> None:
     def watched_connect(self: BackendPlugin, url: str) -> Backend:
         return Watched(connect(self, url), failpoints)
 
-    def hasty_half(transaction: LocalTransaction, template: HalfTemplate | None = None) -> HalfRecord:
+    def hasty_half(transaction: LocalTransaction, template: HalfTemplate | None = None) -> HalfRecord:  # noqa: ARG001
         context, policy = transaction.context, transaction.context.policy
         context.policy = replace(policy, immunity_s=IMMUNITY_S)
-        half = make_half(transaction, template and None)
+        half = make_half(transaction)
         context.policy, transaction.immunity_s = policy, policy.immunity_s
         return half
 

@@ -23,8 +23,6 @@ Item = TypeVar("Item")
 
 RECORD_BITS: Final = 20
 """A record of a release is numbered by its item's index and, in so many bits, by its place within the item."""
-
-
 _PLACE: Final = (1 << RECORD_BITS) - 1
 
 

@@ -108,9 +108,10 @@ class Failures:
     def failed(self, partition: int, reason: str, began_s: float | None = None) -> None:
         """Note a failure of a step that began at *began_s*, by default now."""
         now_s = self._clock.elapsed_s()
+        since_s = now_s if began_s is None else began_s
         known = self._found.get(partition)
-        is_new = known is None or now_s - known.last_s > KEPT_S
-        since_s = known.since_s if known is not None and not is_new else now_s if began_s is None else began_s
+        if known is not None and now_s - known.last_s <= KEPT_S:
+            since_s = known.since_s
         self._found[partition] = _Failure(since_s, now_s, reason)
 
     def worked(self, partition: int) -> None:

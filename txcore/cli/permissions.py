@@ -17,7 +17,6 @@ def permissions(
     role: Annotated[Role, typer.Option(help="The user's programs.")],
     user: Annotated[str, typer.Option(help="The user's name on the broker; the group's by default.")] = "",
     targets: Annotated[list[str] | None, typer.Option("--target", help="A target topic; repeat it for others.")] = None,
-    partitions: Annotated[int, typer.Option(min=0, help="The group's; 0 takes the URL's.")] = 0,
     *,
     creates: Annotated[bool, typer.Option("--create", help="Also the right to create the group's objects.")] = False,
 ) -> None:
@@ -30,7 +29,6 @@ def permissions(
         user=user or group,
         group=group,
         role=role,
-        partition_count=partitions,
         targets=tuple(dict.fromkeys(targets or ())),
         creates=creates,
     )

@@ -67,6 +67,11 @@ def harmless(text: str) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """Return *text* on one line, as `harmless` does else."""
+    return harmless(text).replace("\n", "\\n")
+
+
 def readable(value: str | bytes, length_max: int = TEXT_MAX) -> str:
     """Return a key, header or body as one line of limited length, control characters and other bytes escaped."""
     if isinstance(value, bytes):
@@ -77,5 +82,5 @@ def readable(value: str | bytes, length_max: int = TEXT_MAX) -> str:
             return f"0x{head.hex()}{f'… ({size(len(value))})' if len(head) < len(value) else ''}"
     else:
         text = value
-    shown = harmless(text[:length_max]).replace("\n", "\\n")
+    shown = one_line(text[:length_max])
     return f"{shown}… ({len(text):,} characters)" if len(text) > length_max else shown

@@ -265,8 +265,8 @@ def make_half(transaction: LocalTransaction, template: wire.HalfTemplate | None 
         transaction.identity,
         transaction.partition,
     )
-    transaction.immunity_s = context.policy.immunity_s
     if template is not None and not transaction.policies:
+        transaction.immunity_s = context.policy.immunity_s
         body = template.encode(identity, partition, messages)
     else:
         body = wire.encode_half(_envelope(transaction))

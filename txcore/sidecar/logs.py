@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from txcore.clock import Clock
 from txcore.config import LogSection
+from txcore.operator.formatting import one_line
 from txcore.sidecar.figures import text_of
 
 PERIOD_S: Final = 10.0
@@ -41,7 +42,7 @@ class HumanFormatter(logging.Formatter):
         """Return the line, followed by the traceback where there is one."""
         at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         facts = "".join(f" {key}={_quoted(value)}" for key, value in facts_of(record).items())
-        line = f"{at} {record.levelname} {_printable(record.getMessage())}{facts}"
+        line = f"{at} {record.levelname} {one_line(record.getMessage())}{facts}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -117,10 +118,5 @@ def _plain(value: Any) -> Any:
 
 
 def _quoted(value: Any) -> str:
-    text = _printable(str(value))
+    text = one_line(str(value))
     return repr(text) if not text or " " in text else text
-
-
-def _printable(text: str) -> str:
-    """Return *text* on one line, without control characters."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

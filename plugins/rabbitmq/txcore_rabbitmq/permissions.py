@@ -41,7 +41,7 @@ _SHARED: Final = f"""\
 def permissions_of(options: Options, access: Access) -> str:
     """Return the `rabbitmqctl` command that gives a user the rights that *access* asks for, and no others.
 
-    The patterns are for any number of partitions, so they do not depend on `Access.partition_count`.
+    The patterns are for any number of partitions.
 
     Raises:
         UsageError: a name cannot be that of a group or a target, or a target is one of txcore's own objects.
