@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         "kafka-gone-for-ever",
         "A topic that was gone is asked for again before the next release.",
-        replaced("txcore_kafka.presence:Presence", "forget", lambda _: lambda _self, _topic: None),
+        replaced("txcore_kafka.presence", "FRESH_S", lambda _: float("inf")),
         MISSING + "test_a_topic_that_is_made_again_is_found",
         "kafka",
     ),
