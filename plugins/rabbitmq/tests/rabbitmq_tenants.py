@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from urllib.parse import quote
 
@@ -11,7 +12,6 @@ from txcore_rabbitmq.testing import connect
 
 from txcore.permissions import Access, Role
 
-VHOST = "three groups"
 PASSWORD = "of-tests-only"
 GROUPS = ("orders", "billing", "orders.eu")
 KEY = "created"
@@ -28,14 +28,16 @@ def mail(group):
 
 
 class Tenants:
-    """The users of the groups, made with `rabbitmqctl`."""
+    """The users of the groups, made with `rabbitmqctl`; several test processes share a broker, each with its own."""
 
     def __init__(self, harness):
         self._harness = harness
         self._connections = []
+        self._token = secrets.token_hex(4)
+        self._vhost = f"three groups {self._token}"
         self.control = harness.broker.control
-        self.control("add_vhost", VHOST)
-        self.control("set_permissions", "-p", VHOST, "guest", ".*", ".*", ".*")
+        self.control("add_vhost", self._vhost)
+        self.control("set_permissions", "-p", self._vhost, "guest", ".*", ".*", ".*")
         channel = self.channel()
         for group in GROUPS:
             channel.exchange_declare(events(group), "topic", durable=True)
@@ -44,9 +46,9 @@ class Tenants:
 
     def url(self, user="guest"):
         """Return the URL under which *user* connects to the virtual host."""
-        password = "guest" if user == "guest" else PASSWORD
+        login, password = ("guest", "guest") if user == "guest" else (self._login(user), PASSWORD)
         address = self._harness.broker.url.rpartition("@")[2].rstrip("/")
-        return f"rabbitmq://{quote(user)}:{password}@{address}/{quote(VHOST)}?claim_heartbeat_s=2&drain_s=1"
+        return f"rabbitmq://{quote(login)}:{password}@{address}/{quote(self._vhost)}?claim_heartbeat_s=2&drain_s=1"
 
     def channel(self, user="guest"):
         """Return a plain channel of *user*."""
@@ -56,13 +58,17 @@ class Tenants:
     def add(self, group, role, *, creates=False, targets=None):
         """Make a user with the permissions as printed, pasted into a shell; return its name."""
         user = f"{group} {role.value}{' creates' * creates}{' queues' * (targets is not None)}"
-        self.control("add_user", user, PASSWORD)
+        login = self._login(user)
+        self.control("add_user", login, PASSWORD)
         wanted = (f"{events(group)}/{KEY}",) if targets is None else targets
-        access = Access(user=user, group=group, role=role, targets=wanted, creates=creates)
+        access = Access(user=login, group=group, role=role, targets=wanted, creates=creates)
         program, *words = shlex.split(PLUGIN.permissions_of(self.url(), access), comments=True)
         assert program == "rabbitmqctl"
         self.control(*words)
         return user
+
+    def _login(self, user):
+        return f"{user} {self._token}"
 
     def make_groups(self):
         """Make the groups, each under a user that may create it, and the users that may not."""
@@ -91,6 +97,6 @@ class Tenants:
         for connection in self._connections:
             connection.close()
         for line in self.control("list_users").splitlines():
-            if (user := line.split("\t")[0]).startswith(GROUPS):
+            if (user := line.split("\t")[0]).endswith(self._token):
                 self.control("delete_user", user)
-        self.control("delete_vhost", VHOST)
+        self.control("delete_vhost", self._vhost)
