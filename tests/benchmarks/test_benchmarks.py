@@ -93,13 +93,13 @@ def test_percentiles_are_nearest_ranks():
 
 def test_the_profiler_finds_the_working_function():
     """The profile has a working thread in its function, and separates our packages, drivers and the rest."""
-    profile = Profile()
+    profile, own = Profile(), "test_the_profiler_finds_the_working_function"
     with profile:
-        end_s = time.process_time() + 0.1
-        while time.process_time() < end_s:
+        end_s = time.process_time() + 10.0
+        while not any(own in name for _, name in list(profile.functions_s)) and time.process_time() < end_s:
             partition_of(b"0123456789abcdef", 8)
     figures = profile.figures()
-    assert any("test_the_profiler_finds_the_working_function" in each["function"] for each in figures["top"])
+    assert any(own in each["function"] for each in figures["top"])
     assert abs(sum(figures["shares"].values()) - 1) < 1e-9
     assert place_of(sys._getframe())[0] == US  # the tests are ours
     assert OTHER == place_of(_frame_of(json.dumps))[0]
