@@ -32,6 +32,7 @@ from txcore.errors import (
     TransactionStateError,
     TxcoreError,
     UnknownSchemeError,
+    UnsignedRecordError,
     UsageError,
     WireFormatError,
     WrongDatabaseError,
@@ -55,6 +56,7 @@ from txcore.records import Capabilities
 from txcore.registry import connect
 from txcore.results import EndResult, EndState, TransactionSendResult
 from txcore.serializers import Serializer
+from txcore.signing import GroupKeys, SigningKeys
 
 if TYPE_CHECKING:
     from txcore.inbox import AsyncInbox, Inbox
@@ -88,6 +90,7 @@ __all__ = [
     "Event",
     "FenceMisuseError",
     "FencedError",
+    "GroupKeys",
     "HalfRefusedError",
     "HalfUnknownError",
     "HalfView",
@@ -110,6 +113,7 @@ __all__ = [
     "RelayLimits",
     "RelayStats",
     "Serializer",
+    "SigningKeys",
     "SqlFence",
     "Transaction",
     "TransactionId",
@@ -119,6 +123,7 @@ __all__ = [
     "TransactionStateError",
     "TxcoreError",
     "UnknownSchemeError",
+    "UnsignedRecordError",
     "UsageError",
     "WireFormatError",
     "WrongDatabaseError",

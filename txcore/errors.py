@@ -25,7 +25,8 @@ TxcoreError
 ├── InboxHorizonError             a message older than the inbox remembers; it was not recorded
 ├── DataLossError                 a log no longer holds the requested start
 └── WireFormatError               bytes that are not a txcore record
-    └── NewerRecordError          a record that a newer txcore wrote and this one cannot judge
+    ├── NewerRecordError          a record that a newer txcore wrote and this one cannot judge
+    └── UnsignedRecordError       a record that no process with the group's keys has written
 """
 
 from __future__ import annotations
@@ -227,6 +228,14 @@ class NewerRecordError(WireFormatError):
         self.group = group
         self.partition = partition
         self.generation = generation
+
+
+class UnsignedRecordError(WireFormatError):
+    """A record of a group that signs has no signature, or a wrong one; `body` has its bytes as they are in the log."""
+
+    def __init__(self, message: str, *, body: bytes) -> None:
+        super().__init__(message)
+        self.body = body
 
 
 FULL: Final = "full"

@@ -176,6 +176,20 @@ class Op(msgspec.Struct, array_like=True, gc=False):
     reason: str = ""
 
 
+class SignedOp(Op, array_like=True, gc=False):
+    """An op of a group that signs. `targets` and `position` are reserved: signed, written empty, and not looked at.
+
+    Attributes:
+        key: The name of the key.
+        mac: The signature of the elements before it; see `txcore.signing`.
+    """
+
+    targets: Any = msgspec.field(default_factory=list)
+    position: Any = -1
+    key: str = ""
+    mac: bytes = b""
+
+
 def is_in_force(op: Op, token: bytes) -> bool:
     """Return whether *op* counts at a place of the op log where *token* is the newest CLAIM (R13).
 
@@ -219,6 +233,11 @@ class ParkCode(enum.StrEnum):
     NEWER = "NEWER"
     LOST = "LOST"
     CLOSED = "CLOSED"
+    UNSIGNED = "UNSIGNED"
+
+
+STRANGE_CODES = frozenset({ParkCode.POISON, ParkCode.UNSIGNED})
+"""Codes of bytes that were no half for the checker that parked them, so that their entry has an id of its own."""
 
 
 class Parked(msgspec.Struct, array_like=True, tag="txp"):

@@ -15,21 +15,30 @@ from txcore.errors import BackendConflictError, ConfigError, UnknownSchemeError,
 from txcore.findings import Examination, Request
 from txcore.plugin import BackendPlugin
 from txcore.port import Backend
+from txcore.signing import SignedBackend, SigningKeys, without_keys
 
 ENTRY_POINT_GROUP: Final = "txcore"
 
 
-def connect(url: str) -> Backend:
+def connect(url: str, *, signing: SigningKeys | None = None) -> Backend:
     """Open the backend that *url* names, such as `sqlite:///broker.db` or `kafka://127.0.0.1:9092`.
+
+    Args:
+        url: Its option `signing_keys=FILE` names a file with the keys of groups whose records are signed.
+        signing: The same keys, from another place than a file.
 
     Raises:
         UnknownSchemeError: no installed backend has the scheme; the known ones are listed.
         BackendNotInstalledError: its driver is missing; the text names the extra to install.
         BackendConflictError: two distributions offer the scheme; both are named.
-        ConfigError: an option of the URL is unknown or has the wrong unit, or the plugin lacks a part.
+        ConfigError: an option of the URL is unknown or has the wrong unit, the plugin lacks a part, or the file of
+            signing keys cannot be used.
         BackendUnavailableError: the broker cannot be reached.
     """
-    return plugin_for(url).connect(url)
+    plugin = plugin_for(url)
+    plain, found = without_keys(url)
+    backend, keys = plugin.connect(plain), signing or found
+    return backend if keys is None else SignedBackend(backend, keys)
 
 
 def open_doctor(url: str, request: Request) -> Examination[Any] | None:
@@ -39,7 +48,7 @@ def open_doctor(url: str, request: Request) -> Examination[Any] | None:
         UnknownSchemeError, BackendNotInstalledError, BackendConflictError, ConfigError: see `connect`.
         BackendUnavailableError: the broker cannot be reached, or refuses the credentials.
     """
-    return plugin_for(url).examine(url, request)
+    return plugin_for(url).examine(without_keys(url)[0], request)
 
 
 def plugin_for(url: str) -> BackendPlugin:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Faults, MemoryBackend, MemoryBroker, Profile
 from txcore.port import Reader
 from txcore.records import LogKind, LogRecord, Position
+from txcore.signing import GroupKeys, SignedBackend, SigningKeys
 from txcore_conformance.harness import Delivered, Harness
 
 
@@ -108,6 +109,22 @@ class MemoryHarness(Harness):
         """See `Harness.trim`."""
         self.broker.trim(group, kind, partition, before)
         return True
+
+
+class _EveryGroup(SigningKeys):
+    """The same key for every group."""
+
+    def of(self, group: str) -> GroupKeys:  # noqa: ARG002
+        """See `SigningKeys.of`."""
+        return GroupKeys(sign_with="one", keys={"one": bytes(range(32))})
+
+
+class SignedHarness(MemoryHarness):
+    """A broker that promises everything, whose groups sign their records."""
+
+    def open(self) -> SignedBackend:  # type: ignore[override]
+        """See `Harness.open`."""
+        return SignedBackend(super().open(), _EveryGroup({}))
 
 
 class KafkaLikeHarness(MemoryHarness):

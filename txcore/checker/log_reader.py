@@ -19,7 +19,7 @@ from txcore.checker.immunity import Beginnings, terms_for
 from txcore.checker.log_end import AskedEnd
 from txcore.checker.lost_halves import LostHalves
 from txcore.checker.tenure import Tenure
-from txcore.errors import BackendUnavailableError, DataLossError, NewerRecordError, WireFormatError
+from txcore.errors import BackendUnavailableError, DataLossError, NewerRecordError, UnsignedRecordError, WireFormatError
 from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
@@ -190,9 +190,12 @@ class LogReader:
         if isinstance(error, NewerRecordError):
             pending = newer_records.newer_half(self._tenure, record, error)
         if pending is None:
+            code = ParkCode.POISON
+            if isinstance(error, UnsignedRecordError):
+                code, body = ParkCode.UNSIGNED, error.body
             name = hashlib.blake2b(body, digest_size=16, salt=position.to_bytes(16, "big")[-16:]).digest()
-            self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=position)
-            pending = unreadable(name, position, 0, ParkCode.POISON, f"position {position}: {error}", body)
+            self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=position, code=code)
+            pending = unreadable(name, position, 0, code, f"position {position}: {error}", body)
         self.lost.found(pending.transaction_id, pending.generation)
         self._tenure.state.read_half(position, pending)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from txcore.history.parked_entries import GONE_TEXT, LOST_COMMIT_TEXT, NEWER_TEXT, half_in, is_newer, why_unreadable
 from txcore.ids import TransactionId, born_ms
-from txcore.records import Half, Op, OpKind, ParkCode, Parked, Position, is_reply_to
+from txcore.records import STRANGE_CODES, Half, Op, OpKind, ParkCode, Parked, Position, is_reply_to
+from txcore.wire import SIGNED_VERSION
 
 
 @dataclass(slots=True)
@@ -125,7 +126,7 @@ class Journey:
         if not self.parked or self.halves:
             return False
         entry = self.parked[-1]
-        return entry.code == ParkCode.POISON or (bool(entry.half) and half_in(entry) is None and not is_newer(entry))
+        return entry.code in STRANGE_CODES or (bool(entry.half) and half_in(entry) is None and not is_newer(entry))
 
     @property
     def any_half(self) -> Half | None:
@@ -190,6 +191,8 @@ def _is_request(op: Op) -> bool:
 def why_no_half(journey: Journey) -> str:
     """Return why nothing of this transaction can be resumed or decided by this txcore, and what to do."""
     if journey.is_newer:
+        if journey.newer_version == SIGNED_VERSION:
+            return "it is signed; open the broker with the group's signing_keys"
         return f"{NEWER_TEXT}, in wire version {journey.newer_version}; upgrade the checkers and this txcore"
     if not journey.parked:
         return GONE_TEXT

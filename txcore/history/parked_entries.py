@@ -9,6 +9,10 @@ from txcore.errors import NewerRecordError, WireFormatError
 from txcore.records import Half, HalfRecord, ParkCode, Parked, Resolution
 
 POISON_TEXT: Final = "it is poison: no half, but bytes that nothing can read; `txcore show` has them"
+UNSIGNED_TEXT: Final = (
+    "it has no signature that this process knows, so it may be forged; if it is genuine, add its key to signing_keys, or "
+    "set the group's unsigned to \"accept\", then resume it"
+)
 NEWER_TEXT: Final = "it was written by a newer txcore"
 LOST_TEXT: Final = (
     "its half is gone from the log, and with it its messages; ask the database whether it committed, publish by hand "
@@ -22,14 +26,19 @@ GONE_TEXT: Final = "its half is gone from the log, there is nothing to decide"
 
 
 def half_in(parked: Parked) -> Half | None:
-    """Return the half inside a parked record; None for poison, for a newer half, and where there are no bytes."""
-    return wire.half_or_none(parked.half)
+    """Return the half inside a parked record; None for poison, for a newer half, and where there are no bytes.
+
+    None also for one whose signature was wrong. A reader that has its key by now returns it with code POISON.
+    """
+    return None if parked.code == ParkCode.UNSIGNED else wire.half_or_none(parked.half)
 
 
 def why_unreadable(parked: Parked) -> str:
     """Return why there is no half in a parked record that could be resumed, and what to do."""
     if parked.code == ParkCode.LOST:
         return LOST_TEXT
+    if parked.code == ParkCode.UNSIGNED:
+        return UNSIGNED_TEXT
     if is_newer(parked):
         return f"{NEWER_TEXT}; upgrade this one, then resume it"
     return POISON_TEXT if parked.half or parked.code == ParkCode.POISON else GONE_TEXT
@@ -37,6 +46,8 @@ def why_unreadable(parked: Parked) -> str:
 
 def is_newer(parked: Parked) -> bool:
     """Return whether a parked record holds a half that a newer txcore wrote."""
+    if parked.code == ParkCode.UNSIGNED:
+        return False
     try:
         wire.decode_half(parked.half)
     except WireFormatError as error:

@@ -8,7 +8,7 @@ from txcore import wire
 from txcore.errors import NewerRecordError, TransactionStateError, WireFormatError
 from txcore.history.journey import Journey, why_no_half
 from txcore.ids import TransactionId, id_text, known_id
-from txcore.records import REASON_SIZE_MAX, HalfRecord, ParkCode
+from txcore.records import REASON_SIZE_MAX, STRANGE_CODES, HalfRecord, ParkCode
 
 
 def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
@@ -23,7 +23,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
     half = journey.any_half
     if half is None or journey.is_newer:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {why_no_half(journey)}")
-    was_unread = entry is not None and entry.code in {ParkCode.POISON, ParkCode.NEWER}
+    was_unread = entry is not None and entry.code in {*STRANGE_CODES, ParkCode.NEWER}
     generation = max(journey.discarded_generation, journey.closed_generation, half.generation) + 1
     copy = msgspec.structs.replace(
         half,
