@@ -99,6 +99,7 @@ _head_decoder: Final = msgspec.msgpack.Decoder(HalfHead)
 _signed_decoder: Final = msgspec.msgpack.Decoder(SignedRecord)
 _signed_op_decoder: Final = msgspec.msgpack.Decoder(_SignedOpRecord)
 _refused_decoder: Final = msgspec.msgpack.Decoder(_Refused)
+_SIGNED: Final = b"\xa3txs"  # after the array's first byte
 _REFUSED: Final = b"\xc1txu"  # no MessagePack begins with this byte
 _op_decoder: Final = msgspec.msgpack.Decoder(_OpRecord)
 _parked_decoder: Final = msgspec.msgpack.Decoder(Parked)
@@ -222,6 +223,8 @@ def encode_signed(key: str, mac: bytes, record: bytes) -> bytes:
 
 def decode_signed(body: bytes) -> SignedRecord | None:
     """Return the signed record in *body*, or None when it is none, or one of a newer txcore."""
+    if body[1:5] != _SIGNED:
+        return None
     try:
         signed = _signed_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

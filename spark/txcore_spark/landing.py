@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import DataFrame, SparkSession
 
 from txcore.errors import TxcoreError
+from txcore.signing import split_keys_file
 from txcore_spark.keeping import Keep
 from txcore_spark.plan import FENCE, FREEZE_ORDER, HALF, TARGET, Broker, Edge, Range, Source
 from txcore_spark.readers import reader_of
@@ -96,9 +97,9 @@ class Lander:
         """
         planned = Planned()
         with ExitStack() as stack:
-            brokers: dict[str, Broker] = {}
+            brokers, keys_files = dict[str, Broker](), dict[str, str]()
             for name in self._scope.backends:
-                url = self._scope.loaded.secret("backends", name, "url")
+                url, keys_files[name] = split_keys_file(self._scope.loaded.secret("backends", name, "url"))
                 brokers[name] = reader_of(url).open_broker(url, self._timeout_s)
                 stack.callback(brokers[name].close)
             topics = {name: self._scope.topics(name, list(each.topics() or [])) for name, each in brokers.items()}
@@ -110,12 +111,12 @@ class Lander:
             covered = {name: sorted({source.topic for source in sources}) for name, sources in topics.items()}
             for log in FREEZE_ORDER:
                 for source in by_log[log]:
-                    self._freeze(planned, brokers[source.backend], source)
+                    self._freeze(planned, brokers[source.backend], source, keys_files[source.backend])
             for ranges in planned.ranges.values():
                 ranges[:] = self._cut(ranges, brokers, covered)
         return planned
 
-    def _freeze(self, planned: Planned, broker: Broker, source: Source) -> None:
+    def _freeze(self, planned: Planned, broker: Broker, source: Source, keys_file: str) -> None:
         try:
             edges = broker.edges(source)
         except TxcoreError as error:
@@ -137,6 +138,7 @@ class Lander:
                         expected=edge.count if is_whole else None,
                         timeout_s=self._timeout_s,
                         groups=dict(self._scope.groups) if source.log == TARGET else {},
+                        signing_keys="" if source.log == TARGET else keys_file,
                     )
                 )
 
@@ -162,6 +164,8 @@ class Lander:
             if not each:
                 continue
             url = self._scope.loaded.secret(kind, name, "url")
+            if kind == "backends":
+                url, _ = split_keys_file(url)  # each range names the file
             if self._is_native and kind == "backends" and urlsplit(url).scheme == "kafka":
                 from txcore_spark import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
 

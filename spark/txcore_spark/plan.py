@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from txcore.errors import TxcoreError
+from txcore.signing import SigningKeys
 from txcore_spark.rows import Place, Rows
 
 BATCH_ROWS: Final = 10_000
@@ -81,6 +82,7 @@ class Range:
         reading: For a fence table: number of the reading; the even ones come before the half ends are frozen.
         lower: For a fence table: lowest id that is read.
         topics: For a half log: the topics whose targets are read too; None for all.
+        signing_keys: The file with the keys of groups that sign, which each task reads; "" for none.
     """
 
     source: Source
@@ -93,10 +95,17 @@ class Range:
     reading: int = 0
     lower: bytes = b""
     topics: list[str] | None = None
+    signing_keys: str = ""
 
     def rows(self) -> Rows:
-        """Return an empty collection for the records of this range."""
-        return Rows(self.place, self.groups, None if self.topics is None else frozenset(self.topics))
+        """Return an empty collection for the records of this range.
+
+        Raises:
+            ConfigError: the file with the keys cannot be used.
+        """
+        topics = None if self.topics is None else frozenset(self.topics)
+        keys = SigningKeys.from_file(self.signing_keys).of(self.source.group) if self.signing_keys else None
+        return Rows(self.place, self.groups, topics, keys, self.source.group)
 
 
 class Broker(Protocol):

@@ -19,7 +19,8 @@ from txcore import wire
 from txcore.audit.verdicts import OPS_PER_RECORD
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import parse_id
-from txcore.records import POSITION_MAX, Half, Op, OpKind, ParkCode, TargetMessage
+from txcore.records import POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode, TargetMessage
+from txcore.signing import GroupKeys
 
 BUCKET_MS: Final = 3_600_000
 """Length, in milliseconds, of the bucket of births by which transactions are stored: one hour."""
@@ -116,13 +117,15 @@ class Rows:
     place: Place
     groups: Mapping[str, int] = field(default_factory=dict)
     topics: frozenset[str] | None = None  #: the topics whose targets are read; None for all
+    keys: GroupKeys | None = None  #: of a group that signs: other records of its logs are strange
+    group: str = ""  #: the group of such a log
     found: list[Row] = field(default_factory=list)
     strange: int = 0  #: records that txcore did not write, or that this version cannot read
 
     def add_half(self, position: int, body: bytes, appended_ms: int | None) -> None:
         """Add a record of a half log: one row per message."""
         try:
-            half = wire.decode_half(body)
+            half = wire.decode_half(self._opened(LogKind.HALF, body))
         except WireFormatError:
             self.strange += 1
             return
@@ -143,6 +146,12 @@ class Rows:
                 )
             )  # fmt: skip
 
+    def _opened(self, kind: LogKind, body: bytes) -> bytes:
+        """Return the record in *body*; without the group's keys, its signature is not looked at."""
+        if self.keys is None:
+            return wire.unsigned(body)
+        return self.keys.opened(self.group, self.place.partition, kind, body)
+
     def _patience_ms(self, half: Half) -> int:
         checks = (half.check_max or self.place.check_max) * (half.interval_ms or self.place.interval_ms)
         return max(half.immunity_ms, self.place.immunity_ms) + checks
@@ -150,7 +159,7 @@ class Rows:
     def add_ops(self, position: int, body: bytes, appended_ms: int | None) -> None:
         """Add a record of an op log."""
         try:
-            ops = wire.decode_ops(body)
+            ops = wire.decode_ops(self._opened(LogKind.OP, body))
         except WireFormatError:
             self.strange += 1
             return
@@ -207,7 +216,7 @@ class Rows:
     def add_parked(self, position: int, body: bytes, appended_ms: int | None) -> None:
         """Add a record of a parked log."""
         try:
-            parked = wire.decode_parked(body)
+            parked = wire.decode_parked(self._opened(LogKind.PARKED, body))
         except WireFormatError:
             self.strange += 1
             return

@@ -15,12 +15,14 @@ from txcore.records import (
     WAIT_S_MAX,
     WALL_MS_MAX,
     Half,
+    LogKind,
     Op,
     OpKind,
     ParkCode,
     Parked,
     TargetMessage,
 )
+from txcore.signing import GroupKeys
 
 HALF = Half(1, bytes(16), "g", 0, 0, 1, 1, 1, 1, fenced=False, by="p", messages=[TargetMessage("t", None, b"", {})])
 ABSURD = (10**18, 2**63, 2**64 - 1, -1, -(2**63))
@@ -103,3 +105,36 @@ def test_any_target_is_a_row_or_strange(key, name, headers, at):
     found = rows()
     found.add_target(1, "t", key, b"body", {**headers, wire.HEADER_ID: name, wire.HEADER_GROUP: "g"}, at)
     assert 1 == found.strange + found.take().num_rows
+
+
+SECRET = bytes(range(32))
+KEYS = GroupKeys(sign_with="a", keys={"a": SECRET})
+FORGER = GroupKeys(sign_with="a", keys={"a": SECRET[::-1]})
+PARKED = Parked(1, bytes(16), 0, "POISON", "r", 0, "c", 0, b"", b"x")
+
+
+def add_all(found, keys):
+    """Add a half, an op and a parked record, signed with *keys*."""
+    found.add_half(1, keys.sign("g", 0, LogKind.HALF, wire.encode_half(HALF)), None)
+    found.add_ops(1, wire.encode_ops([keys.sign_op("g", 0, Op(OpKind.COMMIT, bytes(16)))]), None)
+    found.add_parked(1, keys.sign("g", 0, LogKind.PARKED, wire.encode_parked(PARKED)), None)
+    return found.strange, found.take().num_rows
+
+
+def test_signed_records_become_the_same_rows():
+    """The audit reads a signing group with and without its keys; its rows are those of unsigned records."""
+    plain = rows()
+    plain.add_half(1, wire.encode_half(HALF), None)
+    signed = rows()
+    signed.add_half(1, KEYS.sign("g", 0, LogKind.HALF, wire.encode_half(HALF)), None)
+    assert plain.take() == signed.take()
+    assert (0, 3) == add_all(rows(), KEYS)
+    assert (0, 3) == add_all(Rows(Place(0, 0, 0, 0), {"g": 0}, None, KEYS, "g"), KEYS)
+
+
+def test_forged_records_are_strange_to_an_audit_with_keys():
+    """Records of another key, and records without a signature, prove nothing to it."""
+    assert (3, 0) == add_all(Rows(Place(0, 0, 0, 0), {"g": 0}, None, KEYS, "g"), FORGER)
+    found = Rows(Place(0, 0, 0, 0), {"g": 0}, None, KEYS, "g")
+    found.add_half(1, wire.encode_half(HALF), None)
+    assert (1, 0) == (found.strange, found.take().num_rows)

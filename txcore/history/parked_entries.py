@@ -10,8 +10,8 @@ from txcore.records import Half, HalfRecord, ParkCode, Parked, Resolution
 
 POISON_TEXT: Final = "it is poison: no half, but bytes that nothing can read; `txcore show` has them"
 UNSIGNED_TEXT: Final = (
-    "it has no signature that this process knows, so it may be forged; if it is genuine, add its key to signing_keys, or "
-    "set the group's unsigned to \"accept\", then resume it"
+    "it has no signature that this process knows, so it may be forged; if it is genuine, add its key to signing_keys, "
+    'or set the group\'s unsigned to "accept", then resume it'
 )
 NEWER_TEXT: Final = "it was written by a newer txcore"
 LOST_TEXT: Final = (

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlencode
 
+import msgspec
+
 from txcore import wire
 from txcore.backends.checkpoint_record import encode_checkpoint
 from txcore.backends.options import split_url
@@ -64,11 +66,12 @@ class GroupKeys:
 
     def sign(self, group: str, partition: int, kind: LogKind, record: bytes) -> bytes:
         """Return the signed record that holds *record*."""
-        return wire.encode_signed(self.sign_with, self._mac(self.sign_with, group, partition, kind.value, record), record)
+        mac = self._mac(self.sign_with, group, partition, kind.value, record)
+        return wire.encode_signed(self.sign_with, mac, record)
 
     def sign_op(self, group: str, partition: int, op: Op) -> SignedOp:
         """Return *op* with its signature."""
-        signed = SignedOp(*(getattr(op, name) for name in Op.__struct_fields__), key=self.sign_with)
+        signed = SignedOp(**msgspec.structs.asdict(op), key=self.sign_with)
         signed.mac = self._mac(self.sign_with, group, partition, LogKind.OP.value, wire.content_of(signed))
         return signed
 
@@ -79,16 +82,20 @@ class GroupKeys:
             self.sign_with, self._mac(self.sign_with, group, partition, _CHECKPOINT, content), checkpoint.note
         )
 
-    def open(self, group: str, partition: int, kind: LogKind, body: bytes) -> bytes:
-        """Return the record that is inside a signed one; for one that is not believed, bytes that no decoder takes."""
+    def opened(self, group: str, partition: int, kind: LogKind, body: bytes) -> bytes:
+        """Return a record of a log without its signature; for one that is not believed, bytes that no decoder takes.
+
+        The ops in an op record keep theirs, which decoders ignore; one bad op spoils its record.
+        """
+        if kind is LogKind.OP:
+            return self._opened_ops(group, partition, body)
         signed = wire.decode_signed(body)
         if signed is None:
             return body if self.accepts_unsigned else wire.encode_refused(self._why("has no signature"), body)
         reason = self._why_not(signed.key, signed.mac, group, partition, kind.value, signed.record)
         return wire.encode_refused(reason, body) if reason else signed.record
 
-    def open_ops(self, group: str, partition: int, body: bytes) -> bytes:
-        """Return *body*, an op record; where one of its ops is not believed, bytes that no decoder takes."""
+    def _opened_ops(self, group: str, partition: int, body: bytes) -> bytes:
         for op in wire.decode_signed_ops(body) or ():
             if not op.mac and self.accepts_unsigned:
                 continue
@@ -98,7 +105,7 @@ class GroupKeys:
                 return wire.encode_refused(reason, body)
         return body
 
-    def open_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Checkpoint | None:
+    def opened_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint with the note that was signed, or None when it is not believed."""
         signed = wire.decode_signed(checkpoint.note)
         if signed is None:
@@ -167,24 +174,24 @@ class SigningKeys:
         return cls({name: _group_keys(name, table) for name, table in groups.items()})
 
 
-def without_keys(url: str) -> tuple[str, SigningKeys | None]:
-    """Return a broker's URL without its option `signing_keys`, and the keys in that file; None without the option.
+def split_keys_file(url: str) -> tuple[str, str]:
+    """Return a broker's URL without its option `signing_keys`, and the file that the option names; "" for none.
 
     Raises:
-        ConfigError: the file cannot be used, or the option is empty or given twice.
+        ConfigError: the option is empty or given twice.
     """
     parts = split_url(url)
     if OPTION not in parts.query:
-        return url, None
+        return url, ""
     options = parse_qsl(parts.query, keep_blank_values=True)
-    paths = [value for name, value in options if name == OPTION]
-    if not paths:
-        return url, None
-    if len(paths) > 1 or not paths[0]:
+    files = [value for name, value in options if name == OPTION]
+    if not files:
+        return url, ""
+    if len(files) > 1 or not files[0]:
         raise ConfigError(f"the broker's URL names one file as {OPTION}", key=OPTION)
     query = urlencode([each for each in options if each[0] != OPTION])
     before, _, _ = url.partition("?")
-    return f"{before}?{query}" if query else before, SigningKeys.from_file(paths[0])
+    return f"{before}?{query}" if query else before, files[0]
 
 
 def _group_keys(group: str, table: Any) -> GroupKeys:

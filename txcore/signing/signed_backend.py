@@ -85,7 +85,7 @@ class SignedBackend(ClosedAtExit):
             return found
 
         def opened(checkpoint: Checkpoint | None) -> Checkpoint | None:
-            believed = checkpoint and keys.open_checkpoint(group, partition, checkpoint)
+            believed = checkpoint and keys.opened_checkpoint(group, partition, checkpoint)
             if checkpoint is not None and believed is None:
                 _log.warning("signature.refused group=%s partition=%d: a checkpoint", group, partition)
             return believed
@@ -166,7 +166,7 @@ class _Batch(Generic[Item]):
     """The signed items of another batch; outcomes go to that one."""
 
     def __init__(self, batch: Batch[Item], items: Sequence[Item]) -> None:
-        self.items = items
+        self.items: Sequence[Item] = items
         self.settle, self.settle_all = batch.settle, batch.settle_all
 
 
@@ -176,10 +176,7 @@ def _inner(claim: Claim | None) -> Claim | None:
 
 def _opener(keys: GroupKeys, group: str, kind: LogKind, partition: int) -> Callable[[LogRecord], LogRecord]:
     def opened(record: LogRecord) -> LogRecord:
-        if kind is LogKind.OP:
-            body = keys.open_ops(group, partition, record.body)
-        else:
-            body = keys.open(group, partition, kind, record.body)
+        body = keys.opened(group, partition, kind, record.body)
         if kind is LogKind.PARKED:
             body = _reopened(keys, group, partition, body)
         return record if body is record.body else msgspec.structs.replace(record, body=body)
@@ -195,7 +192,7 @@ def _reopened(keys: GroupKeys, group: str, partition: int, body: bytes) -> bytes
         return body
     if parked.code != ParkCode.UNSIGNED:
         return body
-    half = keys.open(group, partition, LogKind.HALF, parked.half)
+    half = keys.opened(group, partition, LogKind.HALF, parked.half)
     if wire.half_or_none(half) is None:
         return body
     return wire.encode_parked(msgspec.structs.replace(parked, code=ParkCode.POISON, half=half))

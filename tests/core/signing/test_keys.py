@@ -9,7 +9,7 @@ import pytest
 from txcore import wire
 from txcore.errors import ConfigError, NewerRecordError, UnsignedRecordError, WireFormatError
 from txcore.records import Checkpoint, Half, LogKind, Op, OpKind, Parked, Position, TargetMessage
-from txcore.signing import GroupKeys, SigningKeys, without_keys
+from txcore.signing import GroupKeys, SigningKeys, split_keys_file
 
 ID = b"i" * 16
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
@@ -34,9 +34,9 @@ def refused(body):
 def test_signed_half_opens_in_its_own_place_only():
     """The record comes back byte for byte; in another group, partition or log it is refused."""
     signed = KEYS.sign("g", 3, LogKind.HALF, HALF)
-    assert HALF == KEYS.open("g", 3, LogKind.HALF, signed)
+    assert HALF == KEYS.opened("g", 3, LogKind.HALF, signed)
     for place in (("h", 3, LogKind.HALF), ("g", 4, LogKind.HALF), ("g", 3, LogKind.PARKED)):
-        assert "wrong signature" in refused(KEYS.open(*place, signed))
+        assert "wrong signature" in refused(KEYS.opened(*place, signed))
 
 
 def test_place_is_not_ambiguous():
@@ -50,40 +50,40 @@ def test_changed_byte_is_refused(changed):
     signed = bytearray(KEYS.sign("g", 3, LogKind.HALF, HALF))
     signed[changed % len(signed)] ^= 1
     with pytest.raises(WireFormatError):
-        wire.decode_half(KEYS.open("g", 3, LogKind.HALF, bytes(signed)))
+        wire.decode_half(KEYS.opened("g", 3, LogKind.HALF, bytes(signed)))
 
 
 def test_unsigned_half_is_refused_unless_accepted():
     """A half without a signature is believed only while its group accepts such halves."""
-    assert "no signature" in refused(KEYS.open("g", 3, LogKind.HALF, HALF))
-    assert HALF == LENIENT.open("g", 3, LogKind.HALF, HALF)
+    assert "no signature" in refused(KEYS.opened("g", 3, LogKind.HALF, HALF))
+    assert HALF == LENIENT.opened("g", 3, LogKind.HALF, HALF)
     with pytest.raises(UnsignedRecordError) as caught:
-        wire.decode_half(KEYS.open("g", 3, LogKind.HALF, HALF))
+        wire.decode_half(KEYS.opened("g", 3, LogKind.HALF, HALF))
     assert HALF == caught.value.body
 
 
 def test_wrong_signature_is_refused_also_where_unsigned_records_are_accepted():
     """A wrong signature is worse than none."""
     forged = GroupKeys(sign_with="old", keys={"old": NEW}).sign("g", 3, LogKind.HALF, HALF)
-    assert "wrong signature" in refused(LENIENT.open("g", 3, LogKind.HALF, forged))
+    assert "wrong signature" in refused(LENIENT.opened("g", 3, LogKind.HALF, forged))
 
 
 def test_rotation_believes_both_keys():
     """After a rotation the old key's records are believed; a key that a reader does not have yet is named."""
     old, new = KEYS.sign("g", 3, LogKind.HALF, HALF), BOTH.sign("g", 3, LogKind.HALF, HALF)
-    assert HALF == BOTH.open("g", 3, LogKind.HALF, old) == BOTH.open("g", 3, LogKind.HALF, new)
-    assert "key 'new'" in refused(KEYS.open("g", 3, LogKind.HALF, new))
+    assert HALF == BOTH.opened("g", 3, LogKind.HALF, old) == BOTH.opened("g", 3, LogKind.HALF, new)
+    assert "key 'new'" in refused(KEYS.opened("g", 3, LogKind.HALF, new))
 
 
 def test_op_carries_its_signature_through_a_merged_record():
     """Ops that a backend merges are still believed; a reader without keys reads them as they were."""
     ops = [KEYS.sign_op("g", 3, Op(kind, ID, by="p")) for kind in (OpKind.COMMIT, OpKind.NUDGE)]
     body = wire.encode_ops(ops)
-    assert body is KEYS.open_ops("g", 3, body)
+    assert body is KEYS.opened("g", 3, LogKind.OP, body)
     assert [Op(OpKind.COMMIT, ID, by="p"), Op(OpKind.NUDGE, ID, by="p")] == [
         Op(*(getattr(op, name) for name in Op.__struct_fields__)) for op in wire.decode_ops(body)
     ]
-    assert "wrong signature" in refused(KEYS.open_ops("g", 4, body))
+    assert "wrong signature" in refused(KEYS.opened("g", 4, LogKind.OP, body))
 
 
 @pytest.mark.parametrize("changes", [{"kind": 2}, {"transaction_id": b"j" * 16}, {"decision": 2}, {"position": 5}])
@@ -92,21 +92,21 @@ def test_changed_op_spoils_its_record(changes):
     good, bad = KEYS.sign_op("g", 3, OP), KEYS.sign_op("g", 3, OP)
     for name, value in changes.items():
         setattr(bad, name, value)
-    assert "wrong signature" in refused(KEYS.open_ops("g", 3, wire.encode_ops([good, bad])))
-    assert "no signature" in refused(KEYS.open_ops("g", 3, wire.encode_ops([good, OP])))
-    assert wire.decode_ops(LENIENT.open_ops("g", 3, wire.encode_ops([good, OP])))
+    assert "wrong signature" in refused(KEYS.opened("g", 3, LogKind.OP, wire.encode_ops([good, bad])))
+    assert "no signature" in refused(KEYS.opened("g", 3, LogKind.OP, wire.encode_ops([good, OP])))
+    assert wire.decode_ops(LENIENT.opened("g", 3, LogKind.OP, wire.encode_ops([good, OP])))
 
 
 def test_checkpoint_is_signed_with_its_positions():
     """A checkpoint whose position was moved, or of another partition, is not believed."""
     checkpoint = Checkpoint(Position(4), Position(9), b"t" * 16, b"note")
     signed = Checkpoint(Position(4), Position(9), b"t" * 16, KEYS.sign_checkpoint("g", 3, checkpoint))
-    assert checkpoint == KEYS.open_checkpoint("g", 3, signed)
+    assert checkpoint == KEYS.opened_checkpoint("g", 3, signed)
     moved = Checkpoint(Position(5), Position(9), b"t" * 16, signed.note)
-    assert KEYS.open_checkpoint("g", 3, moved) is None
-    assert KEYS.open_checkpoint("g", 4, signed) is None
-    assert KEYS.open_checkpoint("g", 3, checkpoint) is None
-    assert checkpoint == LENIENT.open_checkpoint("g", 3, checkpoint)
+    assert KEYS.opened_checkpoint("g", 3, moved) is None
+    assert KEYS.opened_checkpoint("g", 4, signed) is None
+    assert KEYS.opened_checkpoint("g", 3, checkpoint) is None
+    assert checkpoint == LENIENT.opened_checkpoint("g", 3, checkpoint)
 
 
 def test_reader_without_keys_stops_at_a_signed_half():
@@ -124,7 +124,10 @@ def test_parked_record_is_shown_without_keys():
     assert parked == wire.decode_parked(KEYS.sign("g", 3, LogKind.PARKED, wire.encode_parked(parked)))
 
 
-@pytest.mark.parametrize("body", [b"\xc1txu", b"\xc1txu\x92\xa1a", b"\xc1txu\xc0", b"\x95\xa3txs", b"\x95\xa3txs\x02\x00\x00\x00"])
+IMITATIONS = [b"\xc1txu", b"\xc1txu\x92\xa1a", b"\xc1txu\xc0", b"\x95\xa3txs", b"\x95\xa3txs\x02\x00\x00\x00"]
+
+
+@pytest.mark.parametrize("body", IMITATIONS)
 def test_imitated_envelopes_are_only_strange_bytes(body):
     """Bytes that begin like an envelope of this module, and go on otherwise, are no record."""
     with pytest.raises(WireFormatError):
@@ -196,14 +199,13 @@ def test_missing_file_is_refused(tmp_path):
         SigningKeys.from_file(tmp_path / "absent.toml")
 
 
-def test_url_loses_the_option_and_nothing_else(tmp_path):
+def test_url_loses_the_option_and_nothing_else():
     """The backend sees its own URL; a URL without the option is not touched."""
-    path = file_of(tmp_path, f"[groups.g]\nsign_with = 'a'\nkeys = {{ a = '{LONG}' }}")
-    plain, keys = without_keys(f"kafka://u:p%2F@h:1,i:2?acks=all&signing_keys={path}&tls_ca=%2Fa%20b")
-    assert plain == "kafka://u:p%2F@h:1,i:2?acks=all&tls_ca=%2Fa+b"
-    assert keys.of("g")
-    assert without_keys(f"kafka://h?signing_keys={path}")[0] == "kafka://h"
-    assert without_keys("kafka://h?acks=all%20") == ("kafka://h?acks=all%20", None)
-    for bad in ("signing_keys=", f"signing_keys={path}&signing_keys={path}"):
+    plain, file = split_keys_file("kafka://u:p%2F@h:1,i:2?acks=all&signing_keys=%2Fk%2Fs.toml&tls_ca=%2Fa%20b")
+    assert (plain, file) == ("kafka://u:p%2F@h:1,i:2?acks=all&tls_ca=%2Fa+b", "/k/s.toml")
+    assert split_keys_file("kafka://h?signing_keys=s.toml") == ("kafka://h", "s.toml")
+    for url in ("kafka://h?acks=all%20", "kafka://h?other_signing_keys=1"):
+        assert split_keys_file(url) == (url, "")
+    for bad in ("signing_keys=", "signing_keys=a&signing_keys=b"):
         with pytest.raises(ConfigError, match="one file"):
-            without_keys(f"kafka://h?{bad}")
+            split_keys_file(f"kafka://h?{bad}")

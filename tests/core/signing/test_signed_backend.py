@@ -30,7 +30,7 @@ class One(SettlesEach):
         self.items = (item,)
         self.outcomes = []
 
-    def settle(self, index, outcome):  # noqa: ARG002
+    def settle(self, index, outcome):
         """See `Batch.settle`."""
         self.outcomes.append(outcome)
 
