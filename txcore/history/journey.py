@@ -191,9 +191,9 @@ def _is_request(op: Op) -> bool:
 def why_no_half(journey: Journey) -> str:
     """Return why nothing of this transaction can be resumed or decided by this txcore, and what to do."""
     if journey.is_newer:
-        if journey.newer_version == SIGNED_VERSION:
-            return "it is signed; open the broker with the group's signing_keys"
-        return f"{NEWER_TEXT}, in wire version {journey.newer_version}; upgrade the checkers and this txcore"
+        signed = " or, if the group signs, open the broker with its signing_keys"
+        cure = f"upgrade the checkers and this txcore{signed if journey.newer_version == SIGNED_VERSION else ''}"
+        return f"{NEWER_TEXT}, in wire version {journey.newer_version}; {cure}"
     if not journey.parked:
         return GONE_TEXT
     if journey.is_dismissible and journey.decided == OpKind.COMMIT:

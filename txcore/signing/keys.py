@@ -38,7 +38,7 @@ class GroupKeys:
     """The keys of one group.
 
     A signature is HMAC-SHA-256 over the group's name, the partition, the log's kind and the record's bytes, so that a
-    record proves nothing in another place. Keys are told apart by their names.
+    record proves nothing in another place.
 
     Attributes:
         sign_with: The name of the key that signs new records.

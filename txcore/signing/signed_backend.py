@@ -1,6 +1,6 @@
 """A backend whose groups sign: every record is signed on its way to the broker, and verified on its way back.
 
-It stands between the core and any backend, so that no producer, checker or operator's command can write a record
+It is between the core and any backend, so that no producer, checker or operator's command can write a record
 without its signature, or read one that it does not believe.
 """
 

@@ -129,7 +129,7 @@ IMITATIONS = [b"\xc1txu", b"\xc1txu\x92\xa1a", b"\xc1txu\xc0", b"\x95\xa3txs", b
 
 @pytest.mark.parametrize("body", IMITATIONS)
 def test_imitated_envelopes_are_only_strange_bytes(body):
-    """Bytes that begin like an envelope of this module, and go on otherwise, are no record."""
+    """Bytes that begin like one of the envelopes, and continue otherwise, are no record."""
     with pytest.raises(WireFormatError):
         wire.decode_half(body)
     assert wire.unsigned(body) == body

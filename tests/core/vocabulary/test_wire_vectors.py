@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import msgspec
 import pytest
 
 from txcore import wire
+from txcore.backends.checkpoint_record import decode_checkpoint
 from txcore.checker.checkpoint import NoteEntry
 from txcore.errors import WireFormatError
 from txcore.ids import id_text, partition_of
-from txcore.records import Half, Op, OpKind, Parked, TargetMessage
+from txcore.records import Half, LogKind, Op, OpKind, Parked, TargetMessage
+from txcore.signing import GroupKeys
 
 VECTORS = json.loads((Path(__file__).parents[3] / "docs" / "wire-vectors.json").read_text(encoding="utf-8"))
 ENCODE = {"half": wire.encode_half, "op": wire.encode_ops, "parked": wire.encode_parked}
@@ -105,3 +108,29 @@ def test_every_kind_of_op_has_a_vector():
     """Each kind of op has a vector, so that a new kind is published with its bytes."""
     seen = {each["kind"] for vector in VECTORS["records"] if vector["kind"] == "op" for each in vector["fields"]}
     assert {int(kind) for kind in OpKind} == seen
+
+
+def test_signatures():
+    """The signatures of the vectors are those that this txcore makes and believes."""
+    vector = VECTORS["signed"]
+    group, partition, secret = vector["group"], vector["partition"], raw(vector["secret"])
+    keys = GroupKeys(sign_with=vector["key"], keys={vector["key"]: secret})
+    half, op, checkpoint = (vector[kind] for kind in ("half", "op", "checkpoint"))
+    body = bytes.fromhex(half["record"])
+    assert half["hex"] == keys.sign(group, partition, LogKind.HALF, body).hex()
+    (signed,) = wire.decode_signed_ops(bytes.fromhex(op["hex"]))
+    assert op["covered"] == wire.content_of(signed).hex()
+    plain = Op(*(getattr(signed, name) for name in Op.__struct_fields__))
+    assert op["hex"] == wire.encode_ops([keys.sign_op(group, partition, plain)]).hex()
+    covered = decode_checkpoint(bytes.fromhex(checkpoint["covered"]))
+    assert checkpoint["note"] == keys.sign_checkpoint(group, partition, covered).hex()
+
+
+def test_a_signature_is_hmac_over_the_place_and_the_content():
+    """Another language makes it from the text of the specification alone."""
+    vector = VECTORS["signed"]
+    content = bytes.fromhex(vector["half"]["record"])
+    parts = [vector["group"].encode(), str(vector["partition"]).encode(), b"half", content]
+    counted = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    mac = hmac.digest(raw(vector["secret"]), counted, "sha256")
+    assert mac == msgspec.msgpack.decode(bytes.fromhex(vector["half"]["hex"]))[3]
