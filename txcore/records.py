@@ -106,7 +106,8 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     (empty for all). `database` is the identity of the database whose fence decides, in copies too; zeros where the
     fence knows none, empty without a fence. `may_lack_row` says of a `fenced` half that its listener may have committed
     without the fence row: a row decides, and without one the listener does. `release` to `held_at` are
-    reserved: copied as they are, and not looked at.
+    reserved: copied as they are, and not looked at. `decided_at` is the op position of the DECIDED that `decided`
+    repeats.
     """
 
     version: int
@@ -136,6 +137,7 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     final_at: Any = -1
     held_at: Any = -1
     may_lack_row: bool = False
+    decided_at: FoldedTo = -1
 
     @property
     def asks_fence(self) -> bool:

@@ -93,6 +93,7 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
         count=pending.count,
         folded_to=folded_to,
         decided=pending.decision if pending.is_journaled else 0,
+        decided_at=extras.decided_at if pending.is_journaled else -1,
         token=token,
         missing=list(extras.missing or ()),
         **kept_by_copy(tenure, half, pending),

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from txcore.checker import carrying, fence_check, finish, forced_decision, in_hand, listener_check, parking
+from txcore.checker import (
+    carrying,
+    copied_decision,
+    fence_check,
+    finish,
+    forced_decision,
+    in_hand,
+    listener_check,
+    parking,
+)
 from txcore.checker.decide import Decision, Pending, decide
 from txcore.checker.look_back import learn_journals
 from txcore.checker.tenure import Tenure
@@ -47,4 +56,7 @@ def _flow_for(tenure: Tenure, pending: Pending, decision: Decision) -> Flow[None
 
 
 def _finish_or_ask(tenure: Tenure, pending: Pending) -> Flow[None]:
-    return finish.finish(tenure, pending) if pending.decision else listener_check.ask(tenure, pending)
+    if not pending.decision:
+        yield from listener_check.ask(tenure, pending)
+    elif (yield from copied_decision.is_proven(tenure, pending)):
+        yield from finish.finish(tenure, pending)

@@ -48,6 +48,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         copied_ms: Append time of the newest copy, where that is not the start of immunity.
         park: The reason why it cannot be checked at all.
         poison: The raw bytes of a record that is no half.
+        decided_at: The op position of the DECIDED that was journaled; -1 for none, or where a copy names none.
+        is_unproven: Whether only a copy says so; see `copied_decision`.
     """
 
     forced: int = 0
@@ -63,6 +65,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     copied_ms: float | None = None
     park: tuple[ParkCode, str] | None = None
     poison: bytes | None = None
+    decided_at: int = -1
+    is_unproven: bool = False
 
 
 NO_EXTRAS: Final = Extras()

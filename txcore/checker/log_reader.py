@@ -217,6 +217,8 @@ class LogReader:
         if copied_ms != start_ms:
             pending.note(copied_ms=copied_ms)
         self.gap.mark_copy(pending, half)
+        if half.decided:
+            pending.note(decided_at=half.decided_at, is_unproven=True)
         if half.missing:
             pending.note(missing=tuple(half.missing))
         return pending
@@ -274,6 +276,15 @@ class LogReader:
             yield from self.lost.look_for(pending)
             raise DataLossError(pending.position, None)
         return pending.half
+
+    def op_at(self, position: int) -> Flow[LogRecord | None]:
+        """Return the record at a position of the op log, or None when there is none (any more).
+
+        Raises:
+            TxcoreError: the log could not be read.
+        """
+        found: Mapping[Position, LogRecord] = yield self._readers[LogKind.OP].fetch([Position(position)])
+        return found.get(Position(position))
 
     def load(self, pendings: Sequence[Pending]) -> Flow[None]:
         """Give halves in hand their records, all that were not read lately in one request; those gone have none.

@@ -134,7 +134,8 @@ class PartitionState(ReadHalves):
                     new.note(look_back=current.extras.look_back)
             if current.is_journaled and not new.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
-                new.note(forced=current.extras.forced)
+                extras = current.extras
+                new.note(forced=extras.forced, decided_at=extras.decided_at, is_unproven=extras.is_unproven)
             current.is_closed = True
             self.pending_count -= 1
             self._open(seen, new)
@@ -146,6 +147,7 @@ class PartitionState(ReadHalves):
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
         if new.is_journaled and current.decision != new.decision:
+            current.note(decided_at=new.extras.decided_at, is_unproven=True)
             self._journal(current, new.decision)  # the copy holds the first one of all
         if (new.extras.copied_from or NOWHERE) > (current.extras.copied_from or NOWHERE):
             current.note(copied_from=new.extras.copied_from)
@@ -234,7 +236,7 @@ class PartitionState(ReadHalves):
                 pending.count = max(pending.count, op.count)
         elif kind == OpKind.DECIDED:
             if not pending.is_journaled:
-                pending.note(forced=op.forced)
+                pending.note(forced=op.forced, decided_at=position)
                 self._journal(pending, op.decision)
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))

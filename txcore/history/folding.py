@@ -118,5 +118,5 @@ def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
     elif op.kind == OpKind.CHECKED:
         journey.checked[op.generation] = max(journey.checked.get(op.generation, 0), op.count)
         journey.count = journey.checked.get(journey.generation, 0)
-    elif op.kind == OpKind.DECIDED:
-        journey.journaled = journey.journaled or op.decision
+    elif op.kind == OpKind.DECIDED and not journey.journaled:
+        journey.journaled, journey.decided_at = op.decision, record.position

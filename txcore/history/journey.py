@@ -34,6 +34,7 @@ class Journey:
     count: int = 0
     journaled: int = 0  #: the decision of the first DECIDED in force
     copied_decision: int = 0  #: the decision in a copy whose journal held a DECIDED
+    decided_at: int = -1  #: the op position of the first DECIDED in force, or what a copy says of it
     discarded_generation: int = -1
     exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
     undeliverable_generation: int = -1  #: the highest one discarded, in force, because a target refuses
@@ -52,7 +53,8 @@ class Journey:
         """Add a copy of the half; a carried or resumed one brings the contents of its journal."""
         self.halves.append(half)
         self.half_times_ms.append(appended_ms)
-        self.copied_decision = self.copied_decision or half.decided
+        if half.decided and not self.decided:
+            self.copied_decision, self.decided_at = half.decided, half.decided_at
         if half.count or self.checked:
             self.checked[half.generation] = max(self.checked.get(half.generation, 0), half.count)
             self.count = self.checked.get(self.generation, 0)

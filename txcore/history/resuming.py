@@ -34,6 +34,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
         count=0,
         folded_to=journey.ops[-1][0] if journey.ops else -1,
         decided=journey.decided,
+        decided_at=journey.decided_at,
         token=journey.token_before,
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
         missing=list(entry.missing) if entry is not None else half.missing,

@@ -48,6 +48,7 @@ CHECK_WRONG_DATABASE: Final = _alert("check.wrong_database")  #: the fence here 
 FENCE_FORGOTTEN: Final = _alert("fence.forgotten")  #: a listener has committed without `transaction.fence`
 HALF_FINISHED: Final = "half.finished"
 HALF_CARRIED: Final = "half.carried"
+HALF_UNPROVEN: Final = _alert("half.unproven")  #: a copy says that it is decided, and no op proves it
 HALF_PARKED: Final = _alert("half.parked")
 RELEASE_REFUSED: Final = "release.refused"
 RELEASE_UNKNOWN: Final = "release.unknown"

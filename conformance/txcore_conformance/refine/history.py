@@ -160,7 +160,7 @@ class History:
         if truth.closed_by != OpKind.DISCARD:
             return
         last = known.journal[-1]
-        copy = self._copy(known, newest + 1, last.place, last.token, 0, truth.decided)
+        copy = self._copy(known, newest + 1, last.place, last.token, 0, truth)
         self._logs.append_half(copy)
         if self._rng.random() < 0.1:
             self._logs.append_half(copy)
@@ -245,7 +245,7 @@ class History:
             folded_to, token = seen.requested.place, seen.requested.token
         if self._is_outdone(known, generation, place):
             generation += 1
-        self._logs.append_half(self._copy(known, generation, folded_to, token, seen.count, seen.decided))
+        self._logs.append_half(self._copy(known, generation, folded_to, token, seen.count, seen))
 
     def _went_on(self, known: Known, generation: int, owner: tuple[bytes, int]) -> bool:
         """Return whether this owner carried a later generation before; an owner carries no earlier one afterwards."""
@@ -259,9 +259,9 @@ class History:
         discards = [p.op for p in known.journal if p.place <= place and p.op.kind == OpKind.DISCARD]
         return self._is_unique and is_newest and any(op.generation == generation for op in discards)
 
-    def _copy(self, known: Known, generation: int, folded_to: int, token: bytes, count: int, decided: int) -> Half:
+    def _copy(self, known: Known, generation: int, folded_to: int, token: bytes, count: int, seen: Truth) -> Half:
         fields = (known.identity, GROUP, 0, generation, 0, 0, 0, 3, False, "p", MESSAGES, 0, 0)
-        return Half(1, *fields, count, folded_to, decided, token)
+        return Half(1, *fields, count, folded_to, seen.decided, token, decided_at=seen.decided_at)
 
     def _generation(self, known: Known) -> int:
         """Return a generation that a writer may mean: the newest, or an older one if the writer is late."""

@@ -36,6 +36,7 @@ class Truth:
         closed_at: Position of the op that closed it; -1 for an undecided one.
         count: Answered checks of its newest generation.
         decided: COMMIT or ROLLBACK once journaled, else 0.
+        decided_at: Position of that DECIDED; -1 without one.
         request: The operator's request that was not answered yet.
         requested: Position of that request.
     """
@@ -45,6 +46,7 @@ class Truth:
     closed_at: int = -1
     count: int = 0
     decided: int = 0
+    decided_at: int = -1
     request: Op | None = None
     requested: Placed | None = None
 
@@ -79,7 +81,8 @@ def _fold(truth: Truth, placed: Placed, op: Op) -> None:
         if op.generation == truth.generation:
             truth.count = max(truth.count, op.count)
     elif kind == OpKind.DECIDED:
-        truth.decided = truth.decided or op.decision
+        if not truth.decided:
+            truth.decided, truth.decided_at = op.decision, placed.place
     elif kind == OpKind.DISCARD:
         is_void = truth.decided and op.reason == ParkCode.CHECKS_EXHAUSTED
         if op.generation >= truth.generation and not truth.closed_by and not is_void:

@@ -17,6 +17,7 @@ from unittest import mock
 from txcore.checker import (
     check_steps,
     checkpoint,
+    copied_decision,
     fence_check,
     finish,
     log_reader,
@@ -349,6 +350,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "immunity_ignored": Mutant(
         "R6", _replace(LogReader, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
     ),
+    "copied_decision_believed": Mutant("R8", _replace(copied_decision, "is_proven", log_mutants.believe)),
     "end_by_silence": Mutant("R12", log_mutants.end_by_silence),
     "orphans_dropped_early": Mutant("R12", _replace(LogReader, "drop_orphans", log_mutants.drop_orphans_at_once)),
     "stray_op_ends_tenure": Mutant("R9", log_mutants.stray_op_ends_looking_back, (RABBITMQ,), RARE),

@@ -12,7 +12,8 @@ import msgspec
 from txcore import wire
 from txcore.checker.limits import NewerRecords
 from txcore.errors import ConfigError, NewerRecordError, WireFormatError
-from txcore.records import Half, LogKind, OpKind
+from txcore.records import Half, LogKind, OpKind, TargetMessage
+from txcore_conformance.sim.archive import ops_in
 from txcore_conformance.sim.cast import GROUP, Cast
 from txcore_conformance.sim.checkers import start_checker
 from txcore_conformance.sim.database import SimDatabase
@@ -33,6 +34,8 @@ PATHS = (
     "cut op",
     "newer half",
     "newer op",
+    "forged decided half",
+    "half.unproven",
     "upgrade",
     "half.parked NEWER",
     "clock jump",
@@ -72,6 +75,8 @@ def plan_surprises(cast: Cast) -> None:
     if rng.random() < 0.2:
         for _ in range(rng.choice([1, 2, 4])):
             world.at(rng.uniform(0, 25), lambda: _jump(cast))
+    if rng.random() < 0.1:
+        world.at(rng.uniform(2, 20), lambda: _forge_decided(cast))
     if rng.random() < 0.2 and world.broker.profile.capabilities.clock_skew_max_s:
         world.broker.faults.half_skew_ms = rng.randrange(-SKEW_MAX_MS, SKEW_MAX_MS)
         world.note("logs with different clocks")
@@ -127,6 +132,21 @@ def _write_newer(cast: Cast) -> None:
     position = _append(cast, kind, partition, body)
     cast.newer.setdefault((kind, partition), position)
     cast.has_met_newer = True
+
+
+def _forge_decided(cast: Cast) -> None:
+    """Append a half that no producer wrote, and that says that it is decided, under a claim and a place of the log."""
+    rng = cast.surprise_rng
+    partition = rng.randrange(cast.partition_count)
+    ops = cast.archive.records(LogKind.OP, partition)
+    claims = [op.token for record in ops for op in ops_in(record) if op.kind == OpKind.CLAIM]
+    name, message = rng.randbytes(16), TargetMessage("forged", None, b"forged", {})
+    half = Half(1, name, GROUP, partition, rng.choice([0, 1]), 0, 0, 0, 1, rng.random() < 0.5, "p:forger", [message])
+    half.decided, half.token = OpKind.COMMIT, rng.choice(claims or [b""])
+    half.decided_at = half.folded_to = rng.choice([record.position for record in ops] or [-1])
+    cast.world.note("forged decided half")
+    with cast.world.broker.lock:
+        cast.world.broker.append(GROUP, LogKind.HALF, partition, wire.encode_half(half))
 
 
 def _append(cast: Cast, kind: LogKind, partition: int, body: bytes) -> int:

@@ -320,12 +320,16 @@ def test_a_reader_sees_what_is_appended_after_it_was_opened(kit: Kit, topic: str
     reader.close()
 
 
-def test_fetch_returns_single_records_again(kit: Kit, topic: str) -> None:
+@pytest.mark.parametrize("kind", [LogKind.HALF, LogKind.OP])
+def test_fetch_returns_single_records_again(kit: Kit, topic: str, kind: LogKind) -> None:
     """Records are fetched by position, in any order; positions without a record are missing from the result."""
-    raw.append(kit, *[raw.half(kit, topic) for _ in range(5)])
-    records = {record.position: record for record in raw.halves(kit, 5)}
+    halves = [raw.half(kit, topic) for _ in range(5)]
+    raw.append(kit, *halves)
+    for half in halves if kind is LogKind.OP else ():
+        raw.release(kit, raw.rollback(half))  # each one waits, so that none is merged with the next
+    records = {record.position: record for record in raw.read(kit, kind, lambda found: len(found) >= 5)}
     wanted = [sorted(records)[3], min(records)]
-    reader = kit.backend.read(kit.group, LogKind.HALF, 0)
+    reader = kit.backend.read(kit.group, kind, 0)
     nowhere = Position(max(records) + 1_000)
     found = reader.fetch([*wanted, nowhere]).result(kit.timeout_s)
     assert {position: records[position].body for position in wanted} == {p: r.body for p, r in found.items()}

@@ -266,6 +266,7 @@ RANGES = {
         "age_ms": TIME,
         "count": COUNT,
         "folded_to": (-1, POSITION_MAX),
+        "decided_at": (-1, POSITION_MAX),
         "decided": CHOICE,
     },
     "op": {"generation": COUNT, "at_ms": TIME, "count": COUNT, "decision": CHOICE, "forced": CHOICE},
