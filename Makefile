@@ -28,8 +28,9 @@ HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite in `make heavy`.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
 	txcore_kafka.testing:KafkaHarness txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness
-# Other forms of the same brokers, in `make forms`; what takes minutes runs on them in `make matrix` only.
-FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness
+# Other forms of the same brokers, and signed records, in `make forms`; what takes minutes runs on them in `make matrix` only.
+FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness \
+	txcore_conformance.memory:SignedHarness
 SUITE := conformance/txcore_conformance/suite
 CODE := txcore plugins conformance spark tests benchmarks docs/site examples/backend-redis
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
