@@ -31,7 +31,8 @@ def is_proven(tenure: Tenure, pending: Pending) -> Flow[bool]:
     """
     if not pending.extras.is_unproven:
         return True
-    record = yield from tenure.logs.op_at(pending.extras.decided_at)
+    place = pending.extras.decided_at
+    record = (yield from tenure.logs.op_at(place)) if place >= 0 else None
     if not tenure.may_write or pending.is_closed:
         return False
     for op in ops_in(tenure, record) if record is not None else ():

@@ -10,7 +10,7 @@ import pytest
 from txcore import wire
 from txcore.errors import DataLossError, MessageRejectedError
 from txcore.history.parked_entries import closed_record
-from txcore.records import LogKind, OpKind, Position, Resolution, Status
+from txcore.records import POSITION_MAX, LogKind, OpKind, Position, Resolution, Status
 from txcore_conformance import raw
 from txcore_conformance.kit import Kit, Recorder
 
@@ -330,8 +330,8 @@ def test_fetch_returns_single_records_again(kit: Kit, topic: str, kind: LogKind)
     records = {record.position: record for record in raw.read(kit, kind, lambda found: len(found) >= 5)}
     wanted = [sorted(records)[3], min(records)]
     reader = kit.backend.read(kit.group, kind, 0)
-    nowhere = Position(max(records) + 1_000)
-    found = reader.fetch([*wanted, nowhere]).result(kit.timeout_s)
+    nowhere = (Position(max(records) + 1_000), Position(POSITION_MAX))
+    found = reader.fetch([*wanted, *nowhere]).result(kit.timeout_s)
     assert {position: records[position].body for position in wanted} == {p: r.body for p, r in found.items()}
     assert {} == reader.fetch([]).result(kit.timeout_s)
     reader.close()
