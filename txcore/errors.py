@@ -90,10 +90,15 @@ class UnknownSchemeError(UsageError):
 
 
 class BackendNotInstalledError(UsageError):
-    """The driver of a known backend is not installed; the text names the extra to install."""
+    """The driver of a known backend is not installed; the text says what to install.
+
+    Attributes:
+        extra: The extra of txcore that brings it; "" for a backend that is not part of txcore.
+    """
 
     def __init__(self, name: str, driver: str, extra: str) -> None:
-        super().__init__(f'{name!r} needs {driver}; install it with: pip install "txcore[{extra}]"')
+        wanted = f'"txcore[{extra}]"' if extra else f'"{driver}"'
+        super().__init__(f"{name!r} needs {driver}; install it with: pip install {wanted}")
         self.name = name
         self.driver = driver
         self.extra = extra

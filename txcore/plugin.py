@@ -35,6 +35,7 @@ class BackendPlugin:
         guarantees: A `Guarantees` for each form of the URL, the usual form first.
         driver: The distribution that the plugin needs, such as `nats-py`; "" for none.
         driver_module: The module of that distribution.
+        extra: The extra of txcore that brings the driver; "" for a backend that is not part of txcore.
         examination: Part: (settings, Request) -> Examination; the checks of a live broker, for `txcore doctor`.
         objects: Part: (settings, group, partition count or 0) -> Sequence[BrokerObject]; offline, for `txcore topics`.
         permissions: Part: (settings, Access) -> str; a user's rights to paste, offline, for `txcore permissions`.
@@ -51,6 +52,7 @@ class BackendPlugin:
     guarantees: Sequence[Guarantees] = ()
     driver: str = ""
     driver_module: str = ""
+    extra: str = ""
     examination: Part | None = None
     objects: Part | None = None
     permissions: Part | None = None
@@ -67,10 +69,10 @@ class BackendPlugin:
         """Check that the driver is installed, without importing it.
 
         Raises:
-            BackendNotInstalledError: it is missing; the text names the extra to install.
+            BackendNotInstalledError: it is missing; the text says what to install.
         """
         if self.driver_module and find_spec(self.driver_module) is None:
-            raise BackendNotInstalledError(self.scheme, self.driver, self.scheme)
+            raise BackendNotInstalledError(self.scheme, self.driver, self.extra)
 
     def connect(self, url: str) -> Backend:
         """Open the broker that *url* names.
@@ -155,7 +157,7 @@ _KINDS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         lambda value: isinstance(value, Sequence) and all(isinstance(each, Guarantees) for each in value),
         "a sequence of Guarantees",
     ),
-    **dict.fromkeys(("driver", "driver_module"), (lambda value: isinstance(value, str), "a text")),
+    **dict.fromkeys(("driver", "driver_module", "extra"), (lambda value: isinstance(value, str), "a text")),
     **dict.fromkeys(
         ("examination", "objects", "permissions", "consumer"), (lambda value: value is None or _is_part(value), _PART)
     ),

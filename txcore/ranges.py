@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any
 
 from txcore.errors import ConfigError
@@ -17,7 +18,7 @@ def require(key: str, value: object, kind: Kind, low: float, high: float = math.
     Raises:
         ConfigError: it is not a number, or out of range; `key` names it.
     """
-    kinds = int if kind is int else (int, float)
+    kinds: type = Integral if kind is int else Real  # numpy's numbers, too
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
         raise _out_of_range(key, value, kind, low, high)
 

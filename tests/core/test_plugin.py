@@ -61,11 +61,13 @@ def test_a_part_is_imported_when_it_is_called():
 
 
 def test_a_missing_driver_is_found_before_it_is_needed():
-    """The error about a missing driver names its extra; options are parsed before, so that a typo is said first."""
+    """The error about a missing driver says what to install; options are parsed before, so a typo comes first."""
     plugin = replace(PLUGIN, driver="acme-py", driver_module="no_driver_of_acme")
     for call in (plugin.check_driver, lambda: plugin.connect("acme://")):
-        with pytest.raises(BackendNotInstalledError, match=r"acme-py; install it with: pip install .txcore\[acme\]"):
+        with pytest.raises(BackendNotInstalledError, match='needs acme-py; install it with: pip install "acme-py"'):
             call()
+    with pytest.raises(BackendNotInstalledError, match=r'pip install "txcore\[acme\]"'):
+        replace(plugin, extra="acme").check_driver()
     with pytest.raises(ConfigError, match="no option 'nope'"):
         replace(plugin_for("kafka://"), driver_module="no_driver").connect("kafka://h?nope=1")
 

@@ -18,6 +18,7 @@ PLUGIN: Final = BackendPlugin(
     guarantees=GUARANTEES,
     driver="confluent-kafka",
     driver_module="confluent_kafka",
+    extra="kafka",
     backend="txcore_kafka.backend:KafkaBackend",
     examination="txcore_kafka.doctor:kafka_examination",
     objects="txcore_kafka.describing:describe_group",

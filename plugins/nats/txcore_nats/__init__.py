@@ -18,6 +18,7 @@ PLUGIN: Final = BackendPlugin(
     guarantees=GUARANTEES,
     driver="nats-py",
     driver_module="nats",
+    extra="nats",
     backend="txcore_nats.backend:NatsBackend",
     examination="txcore_nats.doctor:nats_examination",
     objects="txcore_nats.describing:describe_group",

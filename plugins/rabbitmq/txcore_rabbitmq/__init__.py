@@ -18,6 +18,7 @@ PLUGIN: Final = BackendPlugin(
     guarantees=GUARANTEES,
     driver="pika",
     driver_module="pika",
+    extra="rabbitmq",
     backend="txcore_rabbitmq.backend:RabbitmqBackend",
     examination="txcore_rabbitmq.doctor:rabbitmq_examination",
     objects="txcore_rabbitmq.describing:describe_group",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from txcore import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
     Checker,
+    CheckPolicy,
     ConfigError,
     Limits,
     Operator,
@@ -89,3 +91,12 @@ def test_items_and_handles_of_another_type_are_named():
             made.send_many(["message"])
         with pytest.raises(UsageError, match="not bytes"):
             made.attach(b"handle")
+
+
+@pytest.mark.parametrize("number", [np.float64(2.0), np.float32(2.0), np.int64(2)])
+def test_numbers_of_numpy_are_numbers(number):
+    """A policy made from a table of figures takes them as they are; a count must still be whole."""
+    assert CheckPolicy(immunity_s=number).immunity_s == 2.0
+    with pytest.raises(ConfigError, match="check_max is a whole number"):
+        CheckPolicy(check_max=np.float64(2.0))
+    assert CheckPolicy(check_max=np.int64(2)).check_max == 2
