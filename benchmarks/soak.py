@@ -45,14 +45,17 @@ class Forgetful(txcore.TransactionListener):
         self._engine = engine
 
     def execute(
-        self, transaction: txcore.ListenerTransaction, message: txcore.Message, arg: Any
+        self,
+        transaction: txcore.ListenerTransaction,
+        message: txcore.Message,  # noqa: ARG002 - the form of a listener
+        arg: Any,  # noqa: ARG002
     ) -> txcore.LocalTransactionState:
         """See `TransactionListener.execute`."""
         with self._engine.begin() as connection:
             transaction.fence(connection)
         return txcore.LocalTransactionState.UNKNOWN
 
-    def check_local_transaction(self, half: txcore.HalfView) -> txcore.LocalTransactionState:
+    def check_local_transaction(self, half: txcore.HalfView) -> txcore.LocalTransactionState:  # noqa: ARG002
         """See `TransactionListener.check_local_transaction`; the checker of this run asks the fence only."""
         return txcore.LocalTransactionState.UNKNOWN
 
