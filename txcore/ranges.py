@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 from txcore.errors import ConfigError
 
@@ -18,8 +18,8 @@ def require(key: str, value: object, kind: Kind, low: float, high: float = math.
     Raises:
         ConfigError: it is not a number, or out of range; `key` names it.
     """
-    kinds: type = Integral if kind is int else Real  # numpy's numbers, too
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+    is_number = isinstance(value, Integral if kind is int else Real)  # numpy's, too
+    if isinstance(value, bool) or not is_number or not low <= cast("float", value) <= high:
         raise _out_of_range(key, value, kind, low, high)
 
 
