@@ -30,7 +30,7 @@ from txcore_conformance.harness import Harness
 from txcore_conformance.live_actor import ActorJob
 from txcore_conformance.live_orders import NEVER_KNOWN, Orders
 from txcore_conformance.live_record import Fault, attempts_in, causes_of, read_lines
-from txcore_conformance.machine import spawn
+from txcore_conformance.machine import spawn, wait_until_stopped
 from txcore_conformance.oracle import History
 
 PARTITION_COUNT: Final = 4
@@ -178,6 +178,7 @@ class Crew:
         process.is_frozen = True
         started_s = time.time()
         process.send(signal.SIGSTOP)
+        wait_until_stopped([process.popen.pid])
         return started_s
 
     def thaw(self, process: Process, started_s: float) -> None:

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -42,6 +43,7 @@ __all__ = [
     "spawn",
     "unprivileged",
     "user_name",
+    "wait_until_stopped",
 ]
 
 #: Name of the file in a server's folder that its program holds locked.
@@ -50,6 +52,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _PORTS_BELOW_EPHEMERAL: Final = 12_000
 _PORT_TRIES_MAX: Final = 500
 _SAID_MAX: Final = 500
+_STOPPED_MAX_S: Final = 5.0
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -216,6 +219,24 @@ def members_of(leader: int) -> list[int]:
     while more := {pid for pid, (parent, _) in sessions.items() if parent in found} - found:
         found |= more
     return sorted(found - {leader})
+
+
+def wait_until_stopped(pids: Sequence[int]) -> None:
+    """Wait, for 5 s at most, until no thread of these processes runs, after SIGSTOP was sent to them.
+
+    On a busy machine a thread runs for another moment: long enough to answer, or to take a lock that it then holds.
+    """
+    deadline_s = time.monotonic() + _STOPPED_MAX_S
+    while any(map(_is_running, pids)) and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        stats = [each.read_text(encoding="utf-8") for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False
+    return any(stat.rpartition(")")[2].split()[0] not in "TtZX" for stat in stats)
 
 
 class _Spawner:

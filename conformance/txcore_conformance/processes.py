@@ -29,6 +29,7 @@ from txcore_conformance.machine import (
     remove_abandoned,
     spawn,
     unprivileged,
+    wait_until_stopped,
 )
 from txcore_conformance.server_packages import ServerUnavailableError
 
@@ -36,7 +37,6 @@ _READY_TIME_MAX_S: Final = 60.0
 _STOP_TIME_MAX_S: Final = 20.0
 _READY_PAUSE_S: Final = 0.05
 _STARTS_MAX: Final = 3
-_STOPPED_MAX_S: Final = 5.0
 _LOG: Final = "server.log"
 
 
@@ -149,10 +149,7 @@ class ManagedProcess(abc.ABC):
             self._process.send_signal(signal.SIGSTOP)
             children = self._children()
             self._signal(children, signal.SIGSTOP)
-            # On a busy machine its threads run for another moment, long enough to answer.
-            deadline_s, stopping = time.monotonic() + _STOPPED_MAX_S, [self._process.pid, *children]
-            while any(map(_is_running, stopping)) and time.monotonic() < deadline_s:
-                time.sleep(0.001)
+            wait_until_stopped([self._process.pid, *children])
 
     def resume(self) -> None:
         """Let children and parent continue."""
@@ -235,12 +232,3 @@ class ManagedProcess(abc.ABC):
         user = unprivileged()
         if user:
             os.chown(path, user["user"], user["group"])
-
-
-def _is_running(pid: int) -> bool:
-    """Return whether a thread of a process has not stopped yet after a stop signal."""
-    try:
-        stats = [each.read_text(encoding="utf-8") for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except OSError:
-        return False
-    return any(stat.rpartition(")")[2].split()[0] not in "TtZX" for stat in stats)

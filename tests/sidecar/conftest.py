@@ -25,6 +25,7 @@ import pytest
 from sqlalchemy import create_engine
 from txcore_conformance import servers
 from txcore_conformance.kit import hasty, wait_until
+from txcore_conformance.machine import wait_until_stopped
 from txcore_conformance.required import obtained
 from txcore_sqlite.consumer import read_topic
 
@@ -240,6 +241,8 @@ class Running:
 
     def signal(self, number):
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            wait_until_stopped([self.process.pid])
 
     def cpu_s(self):
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()

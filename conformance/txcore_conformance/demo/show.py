@@ -121,7 +121,7 @@ def _show_trouble(console: Console, progress: Progress) -> None:
     if progress.again:
         console.print(f"{progress.again} times an order was tried again after an error")
     for failure in progress.failures:
-        console.print(f"[yellow]a process failed by itself[/] {escape(failure)}", soft_wrap=True)
+        console.print(f"[yellow]a process failed by itself[/] {escape(failure)}")
 
 
 def _show_violations(console: Console, violations: Sequence[Violation]) -> None:

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from txcore_conformance.machine import wait_until_stopped
 
 from txcore.records import OpKind
 
@@ -101,6 +102,7 @@ class TestRaces:
         checker = world.start_checker()
         world.until(lambda: world.json("top")[0]["partitions"][0]["owner"])
         checker.send_signal(signal.SIGSTOP)
+        wait_until_stopped([checker.pid])
         identity = world.pending()
         command = world.start("commit", identity, "--yes", *WHY, "--wait", "60")
         world.until(lambda: any(op.kind == OpKind.FORCE for _, op in world.journey(identity).ops))
