@@ -137,11 +137,10 @@ def test_a_client_that_leaves_within_a_body_is_no_error(running, hold, wait_unti
     assert "Traceback" not in running.text
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /he"])
-def test_a_flood_of_connections_delays_neither_health_nor_checking(shop, running, wait_until, sent):
-    """While clients reconnect all the time, every open path is answered and orphans are judged."""
-    address, is_over = address_of(running.url), threading.Event()
-    counts = [0, 0]
+@contextlib.contextmanager
+def flooded(address, sent):
+    """Make connections all the time in two threads, each of which holds 200; yields their counts."""
+    is_over, counts = threading.Event(), [0, 0]
 
     def flood(number):
         held = []
@@ -159,6 +158,17 @@ def test_a_flood_of_connections_delays_neither_health_nor_checking(shop, running
     for each in floods:
         each.start()
     try:
+        yield counts
+    finally:
+        is_over.set()
+        for each in floods:
+            each.join()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /he"])
+def test_a_flood_of_connections_delays_neither_health_nor_checking(shop, running, wait_until, sent):
+    """While clients reconnect all the time, every open path is answered and orphans are judged."""
+    with flooded(address_of(running.url), sent) as counts:
         wait_until(lambda: sum(counts) > 1_000, "a thousand connections")
         ids = shop.orphans(6)
         for _ in range(10):
@@ -166,12 +176,20 @@ def test_a_flood_of_connections_delays_neither_health_nor_checking(shop, running
         wait_until(lambda: ids[True] <= set(shop.delivered()), "the committed orphans")
         wait_until(lambda: sum(counts) > 5_000, "five thousand connections")
         assert [200, 200, 200] == statuses(running)
-    finally:
-        is_over.set()
-        for each in floods:
-            each.join()
     assert 0 == running.stop()
     assert LOG_LINES_MAX > len(running.text.splitlines())
+
+
+def test_a_slow_client_is_not_replaced_before_it_has_sent_its_request(running, wait_until):
+    """On a busy machine a probe may lose the processor between its connection and its request."""
+    address = address_of(running.url)
+    with flooded(address, b"GET /he") as counts:
+        wait_until(lambda: sum(counts) > 500, "a full house")
+        for _ in range(20):
+            with socket.create_connection(address, timeout=10) as probe:
+                time.sleep(connections.GRACE_S / 2)  # the probe has no processor
+                probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+                assert probe.recv(100).startswith(b"HTTP/1.1 200")
 
 
 def test_few_files_are_enough(shop, checkers, hold, wait_until):

@@ -2,6 +2,8 @@
 
 A client that opens connections and sends nothing needs no token. At the limit a new connection therefore replaces the
 oldest one without a complete request head, else without a complete body. Requests that are being answered are kept.
+A connection that was just made is not replaced, so that a client of a busy machine has the time to send its request;
+until it is older, others wait in the socket's backlog.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import logging
 import resource
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import h11
@@ -26,6 +29,8 @@ FILES_PART: Final = 4
 ACCEPTED_PART: Final = 16
 """Part of the connections that one turn of the loop accepts, so that each is read before newer ones replace it."""
 BACKLOG: Final = 128
+GRACE_S: Final = 0.2
+"""Least age, in seconds, at which a connection without a request is replaced."""
 HEAD_S: Final = 5.0
 BODY_S: Final = 10.0
 ANSWER_S: Final = 60.0
@@ -57,6 +62,7 @@ class BoundedProtocol(H11Protocol):
         self._lost = lost
         self._timed: Stage | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.since_s = self.loop.time()
 
     @property
     def stage(self) -> Stage:
@@ -146,16 +152,35 @@ class Connections:
 
     def _accept(self) -> None:
         for _ in range(max(self._count_max // ACCEPTED_PART, 1)):
+            if (wait_s := self._wait_s()) > 0:
+                self._pause(wait_s)
+                return
             try:
                 accepted, _address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no file is left in the process or the machine
                 self._make_room(repr(error))
-                self._loop.remove_reader(self._listening)
-                self._resuming = self._loop.call_later(PAUSE_S, self._listen)
+                self._pause(PAUSE_S)
                 return
             self._admit(accepted)
+
+    def _pause(self, wait_s: float) -> None:
+        """Leave new connections in the socket's backlog for a time."""
+        self._loop.remove_reader(self._listening)
+        self._resuming = self._loop.call_later(wait_s, self._listen)
+
+    def _wait_s(self) -> float:
+        """Return the time until a connection may be replaced; 0 while there is room, or where none is ever replaced."""
+        if len(self._open) < self._count_max:
+            return 0.0
+        oldest = min((each.since_s for each in self._waiting()), default=-GRACE_S)
+        return oldest + GRACE_S - self._loop.time()
+
+    def _waiting(self) -> Iterator[BoundedProtocol]:
+        """Yield the oldest connection without a complete head, and the oldest without a complete body."""
+        for stage in (Stage.HEAD, Stage.BODY):
+            yield from islice((each for each in self._open if each.stage is stage), 1)
 
     def _admit(self, accepted: socket.socket) -> None:
         if len(self._open) >= self._count_max and not self._make_room(f"{self._count_max} connections are open"):
@@ -179,8 +204,9 @@ class Connections:
 
     def _make_room(self, reason: str) -> bool:
         """Drop the oldest connection whose request is not complete; return whether there was one."""
-        waiting = (each for stage in (Stage.HEAD, Stage.BODY) for each in self._open if each.stage is stage)
-        oldest = next(waiting, None)
+        latest_s = self._loop.time() - GRACE_S
+        waiting = list(self._waiting())
+        oldest = next((each for each in waiting if each.since_s <= latest_s), waiting[0] if waiting else None)
         if oldest is not None:
             self._forget(oldest)
             oldest.drop()
