@@ -106,8 +106,7 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     (empty for all). `database` is the identity of the database whose fence decides, in copies too; zeros where the
     fence knows none, empty without a fence. `may_lack_row` says of a `fenced` half that its listener may have committed
     without the fence row: a row decides, and without one the listener does. `release` to `held_at` are
-    reserved: copied as they are, and not looked at. `decided_at` is the op position of the DECIDED that `decided`
-    repeats.
+    reserved: copied as they are, and not looked at. `decided_at` is the op position of the DECIDED of `decided`.
     """
 
     version: int
@@ -178,20 +177,6 @@ class Op(msgspec.Struct, array_like=True, gc=False):
     reason: str = ""
 
 
-class SignedOp(Op, array_like=True, gc=False):
-    """An op of a group that signs. `targets` and `position` are reserved: signed, written empty, and not looked at.
-
-    Attributes:
-        key: The name of the key.
-        mac: The signature of the elements before it; see `txcore.signing`.
-    """
-
-    targets: Any = msgspec.field(default_factory=list)
-    position: Any = -1
-    key: str = ""
-    mac: bytes = b""
-
-
 def is_in_force(op: Op, token: bytes) -> bool:
     """Return whether *op* counts at a place of the op log where *token* is the newest CLAIM (R13).
 
@@ -236,10 +221,6 @@ class ParkCode(enum.StrEnum):
     LOST = "LOST"
     CLOSED = "CLOSED"
     UNSIGNED = "UNSIGNED"
-
-
-STRANGE_CODES = frozenset({ParkCode.POISON, ParkCode.UNSIGNED})
-"""Codes of bytes that were no half for the checker that parked them, so that their entry has an id of its own."""
 
 
 class Parked(msgspec.Struct, array_like=True, tag="txp"):

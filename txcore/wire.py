@@ -13,16 +13,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from txcore import signed_records
 from txcore.errors import NewerRecordError, UnsignedRecordError, WireFormatError
 from txcore.ids import ID_BYTES, id_text, known_id
-from txcore.records import Count, Half, IdBytes, LogKind, Op, OpKind, Parked, SignedOp, TargetMessage
+from txcore.records import Count, Half, IdBytes, LogKind, Op, OpKind, Parked, TargetMessage
 
 VERSION: Final = 1
 """Version that this txcore writes, and the highest version that it reads."""
 VERSION_MAX: Final = 255
 """Highest possible version; a higher number is damage."""
-SIGNED_VERSION: Final = 2
-"""Version of the records that hold a signed one: readers of version 1 stop there."""
 HEADER_ID: Final = "txcore-id"
 HEADER_GROUP: Final = "txcore-group"
 HEADER_BY: Final = "txcore-by"
@@ -41,30 +40,6 @@ class _MessageRecord(msgspec.Struct, array_like=True, tag="txm"):
 
 class _EndMarker(msgspec.Struct, array_like=True, tag="txe"):
     nonce: bytes
-
-
-class SignedRecord(msgspec.Struct, array_like=True, tag="txs"):
-    """A half or parked record, or a checkpoint's note, with its signature.
-
-    Attributes:
-        key: The name of the key.
-        mac: The signature of `record`; see `txcore.signing`.
-    """
-
-    version: int
-    key: str
-    mac: bytes
-    record: bytes
-
-
-class _SignedOpRecord(msgspec.Struct, array_like=True, tag="txo"):
-    version: int
-    ops: list[SignedOp]
-
-
-class _Refused(msgspec.Struct, array_like=True):
-    reason: str
-    body: bytes
 
 
 class HalfHead(msgspec.Struct, array_like=True, tag="txh", gc=False):
@@ -96,11 +71,6 @@ _AFTER_MESSAGES: Final = Half.__struct_fields__[Half.__struct_fields__.index("me
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=bytes).encode  # msgspec takes no subclass of bytes: a TransactionId
 _half_decoder: Final = msgspec.msgpack.Decoder(Half)
 _head_decoder: Final = msgspec.msgpack.Decoder(HalfHead)
-_signed_decoder: Final = msgspec.msgpack.Decoder(SignedRecord)
-_signed_op_decoder: Final = msgspec.msgpack.Decoder(_SignedOpRecord)
-_refused_decoder: Final = msgspec.msgpack.Decoder(_Refused)
-_SIGNED: Final = b"\xa3txs"  # after the array's first byte
-_REFUSED: Final = b"\xc1txu"  # no MessagePack begins with this byte
 _op_decoder: Final = msgspec.msgpack.Decoder(_OpRecord)
 _parked_decoder: Final = msgspec.msgpack.Decoder(Parked)
 _message_decoder: Final = msgspec.msgpack.Decoder(_MessageRecord)
@@ -213,51 +183,7 @@ def decode_parked(body: bytes) -> Parked:
         NewerRecordError: *body* is a parked record of a newer txcore.
         WireFormatError: *body* is not a parked record.
     """
-    return _decode(_parked_decoder, unsigned(body), "a parked record")
-
-
-def encode_signed(key: str, mac: bytes, record: bytes) -> bytes:
-    """Return a record that holds *record* and its signature."""
-    return _encode(SignedRecord(SIGNED_VERSION, key, mac, record))
-
-
-def decode_signed(body: bytes) -> SignedRecord | None:
-    """Return the signed record in *body*, or None when it is none, or one of a newer txcore."""
-    if body[1:5] != _SIGNED:
-        return None
-    try:
-        signed = _signed_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return signed if signed.version == SIGNED_VERSION else None
-
-
-def unsigned(body: bytes) -> bytes:
-    """Return the record inside a signed one, whose signature is not looked at; every other body as it is."""
-    signed = decode_signed(body)
-    return body if signed is None else signed.record
-
-
-def decode_signed_ops(body: bytes) -> Sequence[SignedOp] | None:
-    """Return the ops in one op record with their signatures, or None when this version cannot read it."""
-    try:
-        record = _signed_op_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return record.ops if record.version == VERSION else None
-
-
-def content_of(op: SignedOp) -> bytes:
-    """Return the bytes of an op that its signature covers: the op with an empty signature."""
-    return _encode(msgspec.structs.replace(op, mac=b""))
-
-
-def encode_refused(reason: str, body: bytes) -> bytes:
-    """Return what a reader gives instead of *body*, which is not signed rightly: every decoder here refuses it.
-
-    It is never stored. `UnsignedRecordError` has both parts.
-    """
-    return _REFUSED + _encode(_Refused(reason, body))
+    return _decode(_parked_decoder, signed_records.unsigned(body), "a parked record")
 
 
 def encode_end_marker(group: str, kind: LogKind, partition: int, nonce: bytes, by: str) -> bytes:
@@ -332,10 +258,9 @@ def _refuse_newer(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) 
         UnsignedRecordError: a process with keys has refused it.
     """
     try:
-        if body.startswith(_REFUSED):
-            refused = _refused_decoder.decode(body[len(_REFUSED) :])
+        if (refused := signed_records.decode_refused(body)) is not None:
             raise UnsignedRecordError(refused.reason, body=refused.body)
-        signed = decode_signed(body)
+        signed = signed_records.decode_signed(body)
         head = _newer_decoders[decoder].decode(body if signed is None else signed.record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return

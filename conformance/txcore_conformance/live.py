@@ -175,8 +175,7 @@ class Crew:
 
     def freeze(self, process: Process) -> float:
         """Stop a process until `thaw`; returns the time of the stop."""
-        process.is_frozen = True
-        started_s = time.time()
+        process.is_frozen, started_s = True, time.time()
         process.send(signal.SIGSTOP)
         wait_until_stopped([process.popen.pid])
         return started_s

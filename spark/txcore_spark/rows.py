@@ -20,6 +20,7 @@ from txcore.audit.verdicts import OPS_PER_RECORD
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import parse_id
 from txcore.records import POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode, TargetMessage
+from txcore.signed_records import unsigned
 from txcore.signing import GroupKeys
 
 BUCKET_MS: Final = 3_600_000
@@ -149,7 +150,7 @@ class Rows:
     def _opened(self, kind: LogKind, body: bytes) -> bytes:
         """Return the record in *body*; without the group's keys, its signature is not looked at."""
         if self.keys is None:
-            return wire.unsigned(body)
+            return unsigned(body)
         return self.keys.opened(self.group, self.place.partition, kind, body)
 
     def _patience_ms(self, half: Half) -> int:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txcore.history.parked_entries import GONE_TEXT, LOST_COMMIT_TEXT, NEWER_TEXT, half_in, is_newer, why_unreadable
+from txcore.history.parked_entries import (
+    GONE_TEXT,
+    LOST_COMMIT_TEXT,
+    NEWER_TEXT,
+    STRANGE_CODES,
+    half_in,
+    is_newer,
+    why_unreadable,
+)
 from txcore.ids import TransactionId, born_ms
-from txcore.records import STRANGE_CODES, Half, Op, OpKind, ParkCode, Parked, Position, is_reply_to
-from txcore.wire import SIGNED_VERSION
+from txcore.records import Half, Op, OpKind, ParkCode, Parked, Position, is_reply_to
+from txcore.signed_records import SIGNED_VERSION
 
 
 @dataclass(slots=True)

@@ -8,6 +8,8 @@ from txcore import wire
 from txcore.errors import NewerRecordError, WireFormatError
 from txcore.records import Half, HalfRecord, ParkCode, Parked, Resolution
 
+STRANGE_CODES: Final = frozenset({ParkCode.POISON, ParkCode.UNSIGNED})
+"""Codes of bytes that were no half for the checker that parked them, so that their entry has an id of its own."""
 POISON_TEXT: Final = "it is poison: no half, but bytes that nothing can read; `txcore show` has them"
 UNSIGNED_TEXT: Final = (
     "it has no signature that this process knows, so it may be forged; if it is genuine, add its key to signing_keys, "

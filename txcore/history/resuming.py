@@ -7,8 +7,9 @@ import msgspec
 from txcore import wire
 from txcore.errors import NewerRecordError, TransactionStateError, WireFormatError
 from txcore.history.journey import Journey, why_no_half
+from txcore.history.parked_entries import STRANGE_CODES
 from txcore.ids import TransactionId, id_text, known_id
-from txcore.records import REASON_SIZE_MAX, STRANGE_CODES, HalfRecord, ParkCode
+from txcore.records import REASON_SIZE_MAX, HalfRecord, ParkCode
 
 
 def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:

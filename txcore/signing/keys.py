@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from txcore import wire
 from txcore.backends.checkpoint_record import encode_checkpoint
 from txcore.backends.options import split_url
 from txcore.errors import ConfigError
-from txcore.records import Checkpoint, LogKind, Op, SignedOp
+from txcore.records import Checkpoint, LogKind, Op
+from txcore.signed_records import SignedOp, content_of, decode_signed, decode_signed_ops, encode_refused, encode_signed
 
 OPTION: Final = "signing_keys"
 """Option of every broker's URL: the file with the keys."""
@@ -67,18 +67,18 @@ class GroupKeys:
     def sign(self, group: str, partition: int, kind: LogKind, record: bytes) -> bytes:
         """Return the signed record that holds *record*."""
         mac = self._mac(self.sign_with, group, partition, kind.value, record)
-        return wire.encode_signed(self.sign_with, mac, record)
+        return encode_signed(self.sign_with, mac, record)
 
     def sign_op(self, group: str, partition: int, op: Op) -> SignedOp:
         """Return *op* with its signature."""
         signed = SignedOp(**msgspec.structs.asdict(op), key=self.sign_with)
-        signed.mac = self._mac(self.sign_with, group, partition, LogKind.OP.value, wire.content_of(signed))
+        signed.mac = self._mac(self.sign_with, group, partition, LogKind.OP.value, content_of(signed))
         return signed
 
     def sign_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> bytes:
         """Return the signed note of *checkpoint*; the signature covers its positions too."""
         content = encode_checkpoint(checkpoint)
-        return wire.encode_signed(
+        return encode_signed(
             self.sign_with, self._mac(self.sign_with, group, partition, _CHECKPOINT, content), checkpoint.note
         )
 
@@ -89,25 +89,25 @@ class GroupKeys:
         """
         if kind is LogKind.OP:
             return self._opened_ops(group, partition, body)
-        signed = wire.decode_signed(body)
+        signed = decode_signed(body)
         if signed is None:
-            return body if self.accepts_unsigned else wire.encode_refused(self._why("has no signature"), body)
+            return body if self.accepts_unsigned else encode_refused(self._why("has no signature"), body)
         reason = self._why_not(signed.key, signed.mac, group, partition, kind.value, signed.record)
-        return wire.encode_refused(reason, body) if reason else signed.record
+        return encode_refused(reason, body) if reason else signed.record
 
     def _opened_ops(self, group: str, partition: int, body: bytes) -> bytes:
-        for op in wire.decode_signed_ops(body) or ():
+        for op in decode_signed_ops(body) or ():
             if not op.mac and self.accepts_unsigned:
                 continue
-            content = wire.content_of(op)
+            content = content_of(op)
             reason = self._why_not(op.key, op.mac, group, partition, LogKind.OP.value, content)
             if reason:
-                return wire.encode_refused(reason, body)
+                return encode_refused(reason, body)
         return body
 
     def opened_checkpoint(self, group: str, partition: int, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint with the note that was signed, or None when it is not believed."""
-        signed = wire.decode_signed(checkpoint.note)
+        signed = decode_signed(checkpoint.note)
         if signed is None:
             return checkpoint if self.accepts_unsigned else None
         opened = Checkpoint(checkpoint.half, checkpoint.op, checkpoint.token, signed.record)

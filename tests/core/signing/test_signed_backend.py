@@ -15,6 +15,7 @@ from txcore.operator.operator import Operator
 from txcore.port import Backend, SettlesEach
 from txcore.records import Checkpoint, Half, HalfRecord, LogKind, Op, OpKind, Position, Resolution, TargetMessage
 from txcore.registry import connect
+from txcore.signed_records import decode_signed, decode_signed_ops
 from txcore.signing import GroupKeys, SignedBackend, SigningKeys
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
@@ -120,8 +121,8 @@ def test_producer_and_checker_work_as_without_signatures(place, checked):
     checked(lambda: len(place.sent()) == 2)
     assert [b"at once", b"genuine"] == place.sent()
     halves, ops = (place.broker.log("orders", kind, 0) for kind in (LogKind.HALF, LogKind.OP))
-    assert all(wire.decode_signed(record.body) for record in halves)
-    assert all(op.mac for record in ops for op in wire.decode_signed_ops(record.body))
+    assert all(decode_signed(record.body) for record in halves)
+    assert all(op.mac for record in ops for op in decode_signed_ops(record.body))
 
 
 @pytest.mark.parametrize("forged_by", [None, FORGER], ids=["unsigned", "wrong key"])
@@ -246,4 +247,4 @@ def test_connect_takes_the_keys_of_a_file(tmp_path):
         (own,) = signed.read("orders", LogKind.HALF, 0).read(10)
         (raw,) = plain.read("orders", LogKind.HALF, 0).read(10)
         assert wire.decode_half(own.body).group == "orders"
-        assert wire.decode_signed(raw.body).key == "a"
+        assert decode_signed(raw.body).key == "a"

@@ -15,6 +15,7 @@ from txcore.checker.checkpoint import NoteEntry
 from txcore.errors import WireFormatError
 from txcore.ids import id_text, partition_of
 from txcore.records import Half, LogKind, Op, OpKind, Parked, TargetMessage
+from txcore.signed_records import content_of, decode_signed_ops
 from txcore.signing import GroupKeys
 
 VECTORS = json.loads((Path(__file__).parents[3] / "docs" / "wire-vectors.json").read_text(encoding="utf-8"))
@@ -118,8 +119,8 @@ def test_signatures():
     half, op, checkpoint = (vector[kind] for kind in ("half", "op", "checkpoint"))
     body = bytes.fromhex(half["record"])
     assert half["hex"] == keys.sign(group, partition, LogKind.HALF, body).hex()
-    (signed,) = wire.decode_signed_ops(bytes.fromhex(op["hex"]))
-    assert op["covered"] == wire.content_of(signed).hex()
+    (signed,) = decode_signed_ops(bytes.fromhex(op["hex"]))
+    assert op["covered"] == content_of(signed).hex()
     plain = Op(*(getattr(signed, name) for name in Op.__struct_fields__))
     assert op["hex"] == wire.encode_ops([keys.sign_op(group, partition, plain)]).hex()
     covered = decode_checkpoint(bytes.fromhex(checkpoint["covered"]))
