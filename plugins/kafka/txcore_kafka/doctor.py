@@ -32,7 +32,7 @@ from txcore_kafka.options import TRANSACTION, Options, topic_name
 
 VERSION_OLDEST: Final = "2.4"
 VERSION_KEPT: Final = "3.9"
-CLIENT_OLDEST: Final = "2.13.2"
+CLIENT_OLDEST: Final = "2.14.2"
 BROKERS_WANTED: Final = 3
 REPLICAS_WANTED: Final = 3
 IN_SYNC_WANTED: Final = 2
