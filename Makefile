@@ -21,6 +21,9 @@ SEED ?= 1
 EXAMPLES ?= 1000
 JSON ?=
 BENCH ?=
+LOCKED ?=
+UPGRADE ?=
+SBOM ?= .artefacts/txcore.cdx.json
 # The benchmark of recovery runs on Kafka unless a broker is named.
 RECOVERED = $(if $(filter file,$(origin BROKER)),kafka,$(BROKER))
 OLD ?= 10000000
@@ -53,9 +56,27 @@ $(DEMO): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo]"
 	@touch $@
 
-$(DEV): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+# With LOCKED=1 every package is one of locks/, with its hash; else the newest that pyproject.toml allows.
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+BY_HASH := --require-hashes --no-deps --no-build-isolation -r
+$(DEV): pyproject.toml $(if $(LOCKED),locks/dev.txt) | $(BIN)/python
+ifneq ($(LOCKED),)
+	$(PIP) install $(BY_HASH) locks/build.txt
+	$(PIP) install $(BY_HASH) locks/dev.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+else
+	$(PIP) install -e ".[dev]"
+endif
 	@touch $(DEMO) $@
+
+# Tools that only these commands need, in an environment of their own.
+TOOLS ?= $(VENV)/tools
+IMAGE ?= $(VENV)/image
+$(TOOLS)/.installed: locks/tools.txt | $(BIN)/python
+	rm -rf $(TOOLS)
+	$(BIN)/python -m venv --without-pip $(TOOLS)
+	$(PIP) --python $(TOOLS)/bin/python install $(BY_HASH) locks/tools.txt
+	@touch $@
 
 .PHONY: demo
 demo: $(DEMO) ## see it work: a crash between database and broker, and what becomes of the message
@@ -101,11 +122,12 @@ static: $(DEV) ## of `make check`, what reads the code: lint, format, types, imp
 	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark examples/backend-redis) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml examples/deploy/compose.yaml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
 
 .PHONY: units
 units: $(DEV) ## of `make check`, the tests that need no server
-	$(BIN)/pytest -q -o faulthandler_timeout=120 -n 4 --dist worksteal tests/core tests/conformance/test_invariants.py tests/refine/test_refinement.py tests/words tests/test_*.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
+	$(BIN)/pytest -q -o faulthandler_timeout=120 -m "not heavy" -n 4 --dist worksteal tests/core tests/conformance/test_invariants.py tests/refine/test_refinement.py tests/words tests/deploy --ignore=tests/deploy/test_sbom.py tests/test_*.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
 
 .PHONY: coverage
 coverage: $(DEV) ## lines and branches of txcore/ that the tests without a server reach
@@ -158,6 +180,24 @@ options: $(DEV) ## write the table of URL options into each plugin's README, fro
 .PHONY: docs
 docs: $(DEV) ## build the documentation as a static site in .artefacts/site; a broken link fails
 	$(BIN)/python docs/site/build.py .artefacts/site
+
+LOCK = $(TOOLS)/bin/uv pip compile --quiet --custom-compile-command "make lock" --universal --python-version 3.11 \
+	--generate-hashes $(if $(UPGRADE),--upgrade)
+.PHONY: lock
+lock: $(TOOLS)/.installed ## pin what image and CI install, in locks/; UPGRADE=1 takes the newest versions
+	$(LOCK) pyproject.toml --extra all --output-file locks/image.txt
+	$(LOCK) pyproject.toml --extra dev --group build --output-file locks/dev.txt
+	$(LOCK) --group build --output-file locks/build.txt
+	$(LOCK) --group tools --output-file locks/tools.txt
+
+.PHONY: sbom
+sbom: $(TOOLS)/.installed ## list the image's packages with versions and licences in SBOM=, as CycloneDX
+	rm -rf $(IMAGE)
+	$(BIN)/python -m venv --without-pip $(IMAGE)
+	$(PIP) --python $(IMAGE)/bin/python install --require-hashes --no-deps -r locks/image.txt
+	mkdir -p $(dir $(SBOM))
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-file $(SBOM) $(IMAGE)
 
 .PHONY: brokers
 brokers: $(DEV) ## start Kafka, RabbitMQ and NATS for manual work, print their URLs, end them with Ctrl-C
