@@ -39,7 +39,7 @@ def test_a_tag_is_the_version_of_the_package_and_of_the_changelog(version, tmp_p
     assert count == len(version.problems(tag))
 
 
-@pytest.mark.parametrize("name", ["tests", "release"])
+@pytest.mark.parametrize("name", ["tests", "release", "advisories"])
 def test_the_workflows_call_what_exists(name):
     """Targets of make, files of .ci and harnesses in the workflows exist."""
     text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
