@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from txcore_kafka.options import parse_url
+from txcore_kafka.options import BEARER, parse_url
 
 from txcore.errors import ConfigError
 from txcore_spark.keeping import Keep
@@ -50,9 +50,11 @@ def settings_of(url: str, timeout_s: float) -> dict[str, str]:
     """Return a URL's settings in the form for Java's clients.
 
     Raises:
-        ConfigError: the URL names a client certificate, or `tls_verify=false`.
+        ConfigError: the URL names a client certificate, `tls_verify=false`, or bearer tokens.
     """
     options = parse_url(url)
+    if options.sasl == BEARER:
+        raise ConfigError('audit.kafka_source = "spark" takes no bearer tokens', key="sasl")
     if options.tls_cert:
         raise ConfigError('audit.kafka_source = "spark" takes no client certificate', key="tls_cert")
     if not options.tls_verify:

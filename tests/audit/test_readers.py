@@ -331,6 +331,8 @@ def test_without_its_jars_spark_s_kafka_source_is_refused():
         native.settings_of("kafka://h:1?tls_cert=a&tls_key=b", 1.0)
     with pytest.raises(ConfigError, match="always checks certificates"):
         native.settings_of("kafka://h:1?tls_verify=false", 1.0)
+    with pytest.raises(ConfigError, match="no bearer tokens"):
+        native.settings_of("kafka://h:1?token_file=token", 1.0)
     with pytest.raises(ConfigError, match="there is no jar"):
         session._jars("/nowhere")
     settings = native.settings_of("kafka://me:a%22b@h:1?tls=true&sasl=SCRAM-SHA-256", 1.0)

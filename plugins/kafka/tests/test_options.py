@@ -50,6 +50,14 @@ def test_the_servers_are_those_of_the_url():
         ("kafka://host", {"tls_server_name": "other"}, "tls_server_name"),
         ("kafka://host", {"sasl": "PLAIN"}, "sasl"),
         ("kafka://user:word@host", {"sasl": "GSSAPI"}, "sasl"),
+        ("kafka://user:word@host", {"sasl": "OAUTHBEARER"}, "sasl"),
+        ("kafka://user:word@host", {"sasl": "PLAIN", "token_url": "https://issuer"}, "token_url"),
+        ("kafka://user:word@host", {"token_url": "http://issuer"}, "token_url"),
+        ("kafka://host", {"token_url": "https://issuer"}, "token_url"),
+        ("kafka://user:word@host", {"token_file": "token"}, "token_file"),
+        ("kafka://user:word@host", {"token_url": "https://issuer", "token_file": "token"}, "token_file"),
+        ("kafka://host", {"token_file": "token", "token_scope": "all"}, "token_scope"),
+        ("kafka://user:word@host", {"token_ca": "ca.pem"}, "token_ca"),
     ],
 )
 def test_what_cannot_be_used_is_named(url, options, key):
@@ -77,6 +85,7 @@ def test_a_repr_shows_no_password():
         ("kafka://host", {"tls_verify": "false"}, "SSL"),
         ("kafka://user:word@host", {}, "SASL_PLAINTEXT"),
         ("kafka://user:word@host", {"tls": "on", "sasl": "scram-sha-512"}, "SASL_SSL"),
+        ("kafka://user:word@host", {"tls": "on", "token_url": "https://issuer"}, "SASL_SSL"),
     ],
 )
 def test_tls_and_credentials_make_the_protocol(url, options, protocol):

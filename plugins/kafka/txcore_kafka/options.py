@@ -9,9 +9,20 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from txcore.backends.options import TlsOptions, account_of, choice, parse_options, seconds, servers_of, split_url, whole
+from txcore.backends.options import (
+    TlsOptions,
+    account_of,
+    choice,
+    parse_options,
+    seconds,
+    servers_of,
+    split_url,
+    text,
+    whole,
+)
 from txcore.errors import ConfigError, MessageRejectedError
 from txcore.records import RECORD_OVERHEAD_MAX, LogKind
+from txcore_kafka.tokens import file_tokens
 
 SCHEME: Final = "kafka"
 PORT_DEFAULT: Final = 9092
@@ -32,6 +43,7 @@ TOPIC_BYTES_DEFAULT: Final = 1_048_588
 REQUEST_BYTES_MAX: Final = 200_000_000
 STEPS: Final = "steps"
 TRANSACTION: Final = "transaction"
+BEARER: Final = "OAUTHBEARER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +100,20 @@ class Options(TlsOptions):
         10.0, 1, 60, "the broker's `transaction.abort.timed.out.transaction.cleanup.interval.ms`, in seconds"
     )
     sasl: str = choice(
-        "", ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "for the URL's user and password; `PLAIN` if there is a user"
+        "",
+        ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", BEARER),
+        f"for the URL's user and password; `PLAIN` if there is a user, `{BEARER}` with one of the next two",
     )
+    token_url: str = text(
+        "https address (OpenID Connect) that gives bearer tokens for the URL's user and password, which are the "
+        "client's id and secret there"
+    )
+    token_file: str = text(
+        "file with a bearer token, for a URL without a user; read again after four fifths of the token's life (a JWT's "
+        "`exp`, else a minute)"
+    )
+    token_scope: str = text("the scope to ask for at `token_url`")
+    token_ca: str = text("PEM file of the authorities to trust at `token_url`, instead of the system's")
 
     @property
     def replication_factor(self) -> int:
@@ -112,7 +136,11 @@ class Options(TlsOptions):
         return self.transaction_timeout_s if self.is_transactional else self.delivery_timeout_s
 
     def connection(self) -> dict[str, Any]:
-        """Return the driver's settings for every client of this backend, including the passwords."""
+        """Return the driver's settings for every client of this backend, including the passwords.
+
+        Raises:
+            ConfigError: the file of a token cannot be used.
+        """
         config: dict[str, Any] = {
             "bootstrap.servers": self.servers,
             "client.id": "txcore",
@@ -134,9 +162,17 @@ class Options(TlsOptions):
         config |= {key: value for key, value in files_and_names.items() if value}
         if not self.tls_verify:
             config["enable.ssl.certificate.verification"] = False
-        if self.sasl:
-            config |= {"sasl.username": self.user, "sasl.password": self.password}
-        return config
+        return config | self._login()
+
+    def _login(self) -> dict[str, Any]:
+        if self.token_file:
+            return {"oauth_cb": file_tokens(self.token_file)}
+        if self.token_url:
+            given = {"scope": self.token_scope, "client.id": self.user, "client.secret": self.password}
+            found = {f"sasl.oauthbearer.{key}": value for key, value in given.items() if value}
+            found |= {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.token.endpoint.url": self.token_url}
+            return found | ({"https.ca.location": self.token_ca} if self.token_ca else {})
+        return {"sasl.username": self.user, "sasl.password": self.password} if self.sasl else {}
 
 
 def parse_url(url: str) -> Options:
@@ -150,9 +186,38 @@ def parse_url(url: str) -> Options:
     user, password = account_of(url)
     servers = ",".join(map(str, servers_of(url, PORT_DEFAULT)))
     options = parse_options(Options, url, servers=servers, user=user, password=password or "")
-    if not user and (password or options.sasl):
-        raise ConfigError("sasl needs a user and a password in the URL: kafka://user:password@host", key="sasl")
-    return replace(options, sasl=options.sasl or "PLAIN") if user else options
+    sasl = options.sasl or (BEARER if options.token_url or options.token_file else "PLAIN" if user else "")
+    options = replace(options, sasl=sasl)
+    _check_login(options)
+    return options
+
+
+def _check_login(options: Options) -> None:
+    """Refuse options of a login that do not belong together.
+
+    Raises:
+        ConfigError: `key` names one of them.
+    """
+    has_token = bool(options.token_url or options.token_file)
+    if options.sasl == BEARER and not has_token:
+        raise ConfigError(f"sasl={BEARER} needs token_url or token_file", key="sasl")
+    if options.sasl != BEARER and has_token:
+        key = "token_url" if options.token_url else "token_file"
+        raise ConfigError(f"{key} is for sasl={BEARER}, not {options.sasl}", key=key)
+    if options.token_url and options.token_file:
+        raise ConfigError("one source of tokens is enough: token_url and token_file are given", key="token_file")
+    if options.token_file and options.user:
+        raise ConfigError("token_file needs no user and password in the URL", key="token_file")
+    if options.token_url and not options.token_url.startswith("https://"):
+        raise ConfigError("token_url is an https address, as the client's secret is sent there", key="token_url")
+    for key in ("token_scope", "token_ca"):
+        if getattr(options, key) and not options.token_url:
+            raise ConfigError(f"{key} needs token_url", key=key)
+    if not options.user and (options.password or (options.sasl and not options.token_file)):
+        raise ConfigError(
+            "sasl needs a user and a password in the URL: kafka://user:password@host",
+            key="token_url" if options.token_url else "sasl",
+        )
 
 
 @functools.lru_cache(maxsize=4_096)
