@@ -64,7 +64,7 @@ def test_no_port_is_open_to_other_machines():
 
 
 def test_what_a_service_names_is_there():
-    """Services, conditions, configs and volumes that a service names exist, and so do the files behind them."""
+    """Services, conditions, configs and volumes that a service names exist, and so do the files of the configs."""
     whole = composed()
     for service in services().values():
         wanted = service.get("depends_on", {})

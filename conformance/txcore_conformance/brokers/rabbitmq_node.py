@@ -138,7 +138,8 @@ class RabbitmqBroker(ManagedBroker):
         lines = [f"{name} = {value}\n" for name, value in settings.items()]
         (self.folder / "rabbitmq.conf").write_text("".join(lines), encoding="utf-8")
         (self.folder / "rabbitmq-env.conf").touch()
-        (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n", encoding="utf-8")
+        plugins = "rabbitmq_management" + (",rabbitmq_auth_mechanism_ssl" if self.security.client_certificate else "")
+        (self.folder / "enabled_plugins").write_text(f"[{plugins}].\n", encoding="utf-8")
         cookie = self.folder / ".erlang.cookie"
         if not cookie.exists():
             cookie.write_text(self._cookie, encoding="ascii")
@@ -154,7 +155,13 @@ class RabbitmqBroker(ManagedBroker):
     def _security_settings(self) -> dict[str, str]:
         if self.certificates is None:
             return {}
+        by_certificate = {
+            "auth_mechanisms.1": "PLAIN",
+            "auth_mechanisms.2": "EXTERNAL",
+            "ssl_cert_login_from": "common_name",
+        }
         return {
+            **(by_certificate if self.security.client_certificate else {}),
             "listeners.ssl.default": f"127.0.0.1:{self._tls_port}",
             "ssl_options.cacertfile": str(self.certificates.ca_file),
             "ssl_options.certfile": str(self.certificates.cert_file("server")),

@@ -22,7 +22,8 @@ class Security:
     Attributes:
         tls: The broker has a TLS listener; NATS then has no other.
         credentials: The user `txcore` with the password `secret` exists; NATS then refuses all other clients.
-        client_certificate: The TLS listener refuses clients without a certificate of the same authority.
+        client_certificate: The TLS listener refuses clients without a certificate of the same authority. On RabbitMQ
+            the certificate's name, `txcore`, is a login too (EXTERNAL).
     """
 
     tls: bool = False

@@ -79,6 +79,9 @@ def test_tls_has_a_port_of_its_own():
         ("tls_key=key.pem", "tls_cert"),
         ("tls_ca=does-not-exist.pem", "tls_ca"),
         ("user=ann", "user"),
+        ("sasl=GSSAPI", "sasl"),
+        ("sasl=EXTERNAL", "sasl"),
+        ("sasl=EXTERNAL&tls=true", "sasl"),
     ],
 )
 def test_a_wrong_option_is_named(query, key):
@@ -138,3 +141,13 @@ def test_names_and_arguments_are_stable():
             "x-stream-max-segment-size-bytes": 50_000_000,
         },
     }
+
+
+def test_a_certificate_signs_in_without_a_user():
+    """With EXTERNAL the options have no user and password, and a user in the URL contradicts it."""
+    options = parse_url("rabbitmq://h?sasl=external&tls_cert=a&tls_key=b")
+    assert (options.sasl, options.user, options.password, options.port) == ("EXTERNAL", "", "", 5671)
+    with pytest.raises(ConfigError) as raised:
+        parse_url("rabbitmq://ann:s3cret@h?sasl=EXTERNAL&tls_cert=a&tls_key=b")
+    assert raised.value.key == "sasl"
+    assert "s3cret" not in str(raised.value)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from txcore_conformance import brokers, raw
 from txcore_conformance.kit import error_of
-from txcore_rabbitmq import PLUGIN
+from txcore_rabbitmq import PLUGIN, parse_url
+from txcore_rabbitmq.doctor_access import RabbitmqSubject
 
 from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.findings import Request
 from txcore.records import LogKind, Status
 
 
@@ -115,3 +117,41 @@ def test_a_key_that_does_not_fit_is_named_before_anything_is_contacted(secure, t
         with pytest.raises(ConfigError) as raised:
             connect(secure, **changed)
         assert raised.value.key == next(iter(changed))
+
+
+def by_certificate(kit, name="client"):
+    """Return the URL of a login by the client's certificate, whose name is a user, or the server's, whose is not."""
+    certificates = kit.broker.certificates
+    files = {"tls_cert": certificates.cert_file(name), "tls_key": certificates.key_file(name)}
+    place = kit.broker.tls_url.rpartition("@")[2]
+    return f"rabbitmq://{place}?{options(kit.broker, sasl='EXTERNAL', **files)}"
+
+
+def test_a_certificate_signs_in_without_a_password(secure):
+    """With EXTERNAL the certificate's name is the user: halves, targets, claims, a consumer and the doctor work."""
+    backend, queue = secure.harness.open(by_certificate(secure)), secure.queue()
+    secure.opened.append(backend)
+    assert secure.wait(backend.ensure_group(secure.group, 1)) == 1
+    half = raw.half(secure, queue)
+    assert [each.status for each in raw.append(secure, half, backend=backend)] == [Status.DURABLE]
+    assert [each.status for each in raw.release(secure, raw.commit(half), backend=backend)] == [Status.DURABLE]
+    claim = backend.claim(secure.group, "me")
+    assert secure.until(lambda: list(claim.poll()))
+    secure.wait(claim.close(5.0))
+    consumer = PLUGIN.open_consumer(by_certificate(secure), f"topic-{secure.group}", "group")
+    assert consumer.poll() == []
+    consumer.close()
+    examined = RabbitmqSubject(parse_url(by_certificate(secure)), Request(secure.group))
+    examined.connect()
+    assert examined.partition_count == 1
+    examined.close()
+
+
+def test_a_certificate_without_a_user_is_refused_at_once(secure):
+    """A certificate of the trusted authority whose name is no user is refused, and the error names the certificate."""
+    backend = secure.harness.open(by_certificate(secure, "server"))
+    secure.opened.append(backend)
+    took_s, error = secure.lasts_s(lambda: error_of(lambda: backend.ensure_group(secure.group), 20.0))
+    assert isinstance(error, BackendUnavailableError)
+    assert "its name is no user here" in str(error)
+    assert took_s < 5.0

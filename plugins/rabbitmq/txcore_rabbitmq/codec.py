@@ -175,7 +175,10 @@ def translate(error: BaseException, doing: str) -> TxcoreError:
     elif _is_said_by_broker(error) and isinstance(
         error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError
     ):
-        translated = BackendUnavailableError(f"{doing}: user or password are refused")
+        refused = "user or password are refused"
+        if "EXTERNAL" in str(error):
+            refused = "the login by certificate is refused: its name is no user here, or EXTERNAL is not enabled"
+        translated = BackendUnavailableError(f"{doing}: {refused}")
     elif _is_said_by_broker(error) and isinstance(error, exceptions.ProbableAccessDeniedError):
         translated = BackendUnavailableError(f"{doing}: the virtual host is missing or closed to this user")
     else:

@@ -18,7 +18,7 @@ from pika.adapters.select_connection import IOLoop  # type: ignore[import-untype
 from txcore.errors import TxcoreError
 from txcore_rabbitmq.coalescing import CoalescingConnection
 from txcore_rabbitmq.codec import translate
-from txcore_rabbitmq.options import Options
+from txcore_rabbitmq.options import EXTERNAL, Options
 
 _log = logging.getLogger("txcore.rabbitmq")
 
@@ -265,7 +265,7 @@ def connection_parameters(options: Options, heartbeat_s: int, name: str) -> list
             host=host,
             port=port,
             virtual_host=options.vhost,
-            credentials=pika.PlainCredentials(options.user, options.password, erase_on_connect=False),
+            credentials=credentials_of(options),
             heartbeat=heartbeat_s,
             socket_timeout=options.connect_timeout_s,
             stack_timeout=options.connect_timeout_s,
@@ -275,3 +275,10 @@ def connection_parameters(options: Options, heartbeat_s: int, name: str) -> list
         )
         for host, port in options.hosts
     ]
+
+
+def credentials_of(options: Options) -> Any:
+    """Return pika's form of a login."""
+    if options.sasl == EXTERNAL:
+        return pika.credentials.ExternalCredentials()
+    return pika.PlainCredentials(options.user, options.password, erase_on_connect=False)

@@ -23,6 +23,7 @@ from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
 from txcore_rabbitmq.codec import is_missing, translate
+from txcore_rabbitmq.connection import credentials_of
 from txcore_rabbitmq.names import NOWHERE, checks_name, log_name, logs_name, stream_arguments
 from txcore_rabbitmq.options import Options
 
@@ -61,7 +62,7 @@ class RabbitmqSubject:
                 host=host,
                 port=port,
                 virtual_host=options.vhost,
-                credentials=pika.PlainCredentials(options.user, options.password, erase_on_connect=False),
+                credentials=credentials_of(options),
                 heartbeat=0,
                 socket_timeout=options.connect_timeout_s,
                 stack_timeout=2 * options.connect_timeout_s,

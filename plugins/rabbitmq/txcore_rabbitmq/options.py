@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import unquote
 
-from txcore.backends.options import Server, account_of, parse_options, seconds, servers_of, split_url, whole
+from txcore.backends.options import Server, account_of, choice, parse_options, seconds, servers_of, split_url, whole
 from txcore.backends.tls import ContextOptions
 from txcore.errors import ConfigError
 
@@ -14,6 +14,8 @@ SCHEME: Final = "rabbitmq"
 PORT: Final = 5672
 TLS_PORT: Final = 5671
 PARTITION_COUNT_MAX: Final = 1_024
+PLAIN: Final = "PLAIN"
+EXTERNAL: Final = "EXTERNAL"
 _SEGMENT_RANGE: Final = (100_000, 3_000_000_000)
 
 
@@ -23,7 +25,7 @@ class Options(ContextOptions):
 
     Attributes:
         hosts: Nodes of one cluster, tried in turn.
-        user, password, vhost: The login, and the virtual host.
+        user, password, vhost: The login, and the virtual host; no user and password with EXTERNAL.
     """
 
     hosts: tuple[Server, ...] = (Server("127.0.0.1", PORT),)
@@ -70,6 +72,11 @@ class Options(ContextOptions):
         "messages that may wait for the connection or the window; beyond, halves and targets are refused (`BusyError`)",
     )
     queue_bytes: int = whole(64_000_000, 1_024, 1 << 40, "bytes of bodies that may wait like that")
+    sasl: str = choice(
+        PLAIN,
+        (PLAIN, EXTERNAL),
+        "by the URL's user and password; or by the name in `tls_cert`, without a user in the URL",
+    )
 
     @property
     def host(self) -> str:
@@ -98,4 +105,10 @@ def parse_url(url: str) -> Options:
             "half_length_bytes is at least two segments (half_segment_bytes), as only whole segments are dropped",
             key="half_length_bytes",
         )
+    if options.sasl == EXTERNAL:
+        if not options.tls_cert:
+            raise ConfigError("sasl=EXTERNAL signs in by a certificate: it needs tls_cert and tls_key", key="sasl")
+        if login:
+            raise ConfigError("sasl=EXTERNAL signs in by the certificate, without a user in the URL", key="sasl")
+        options = replace(options, user="", password="")
     return replace(options, hosts=servers_of(url, TLS_PORT if options.is_encrypted else PORT))
