@@ -20,7 +20,6 @@ from txcore.findings import Request
 from txcore.records import Half, HalfRecord, Resolution, Status, TargetMessage
 from txcore.wire import encode_half
 
-SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
 TIMEOUT_S = 20.0
 
 
@@ -114,7 +113,6 @@ def test_demanding_tls_of_a_server_without_is_refused(harness):
     [
         ({"tls_ca": "/nowhere/ca.pem"}, "tls_ca"),
         ({"tls_cert": "/nowhere/c.pem", "tls_key": "/nowhere/k.pem"}, "tls_cert"),
-        # Without the nkeys package the error names these options for that reason.
         ({"creds": "/nowhere/me.creds"}, "creds"),
         ({"nkey_seed": "/nowhere/seed"}, "nkey_seed"),
     ],
@@ -136,20 +134,6 @@ def test_a_token_is_a_user_without_a_password(started_broker):
         assert isinstance(error, BackendUnavailableError)
         assert "credentials" in str(error)
         assert "wrong" not in str(error)
-    finally:
-        broker.remove()
-
-
-def test_an_nkey_signs_in(started_broker, tmp_path):
-    """A client with the file of an nkey seed can log in; one without it cannot."""
-    nkeys = pytest.importorskip("nkeys", reason="nats-py signs with the nkeys package")
-    pair = nkeys.from_seed(SEED.encode())
-    seed = tmp_path / "seed"
-    seed.write_text(SEED, encoding="ascii")
-    broker = started_broker(**{"authorization.users": f'[{{nkey: "{pair.public_key.decode()}"}}]'})
-    try:
-        assert answer_of(broker.url, nkey_seed=seed) == 2
-        assert isinstance(answer_of(broker.url), BackendUnavailableError)
     finally:
         broker.remove()
 

@@ -13,8 +13,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from nats import errors
@@ -24,6 +22,7 @@ from txcore.clock import Randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, ConfigError, TxcoreError
 from txcore_nats.client import EncryptedClient, LinkClient
 from txcore_nats.codec import ApiError, as_json, from_json, translate
+from txcore_nats.login import login
 from txcore_nats.options import Options
 
 _log = logging.getLogger("txcore.nats")
@@ -359,34 +358,3 @@ def require_connected(client: Client) -> None:
     """
     if not client.is_connected:
         raise ConnectionResetError(errno.ECONNRESET, "the server ended the connection without a word")
-
-
-def login(options: Options) -> dict[str, Any]:
-    """Return nats-py's arguments for credentials, the user's own replies and TLS.
-
-    Raises:
-        ConfigError: a file for credentials or TLS cannot be used.
-    """
-    given: dict[str, Any] = {"inbox_prefix": options.inbox}
-    if options.user:
-        given.update(user=options.user, password=options.password)
-    elif options.token:
-        given.update(token=options.token)
-    elif options.creds:
-        given.update(user_credentials=_existing(options.creds, "creds"))
-    elif options.nkey_seed:
-        given.update(nkeys_seed=_existing(options.nkey_seed, "nkey_seed"))
-    context = options.tls_context()
-    if context is not None:
-        given.update(tls=context, tls_handshake_first=options.tls_first)
-        if options.tls_server_name:
-            given.update(tls_hostname=options.tls_server_name)
-    return given
-
-
-def _existing(path: str, key: str) -> str:
-    if find_spec("nkeys") is None:
-        raise ConfigError(f'{key} needs nkeys; install it with: pip install "nats-py[nkeys]"', key=key)
-    if not Path(path).is_file():
-        raise ConfigError(f"{key}: there is no file {path!r}", key=key)
-    return path

@@ -24,7 +24,8 @@ from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
 from txcore_nats.codec import STREAM_NOT_FOUND, ApiError, as_json, from_json, translate
-from txcore_nats.connection import close_client, login, require_connected
+from txcore_nats.connection import close_client, require_connected
+from txcore_nats.login import login
 from txcore_nats.options import GroupNames, Options
 from txcore_nats.targets import is_covered
 

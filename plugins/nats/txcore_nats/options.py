@@ -72,8 +72,8 @@ class Options(ContextOptions):
         f"right to list streams; with `release=atomic` one, `{SHARED_STREAM_DEFAULT}` by default"
     )
     domain: str = text("JetStream domain, if it is not the connection's")
-    creds: str = text('file of credentials (JWT and key); needs `pip install "nats-py[nkeys]"`')
-    nkey_seed: str = text("file of an nkey seed; needs the same")
+    creds: str = text("file of credentials (`.creds`: a user's JWT and the seed of its nkey); read at each connection")
+    nkey_seed: str = text("file of an nkey seed alone; read at each connection")
     inbox_prefix: str = text(
         f"prefix of the subjects of replies, which no other user may hear; `{INBOX_PREFIX}_<user>` by default, "
         f"`{INBOX_PREFIX}` for a login without a user's name"

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
 from nats.js.errors import NotFoundError
 from txcore_nats.codec import as_json, decode_headers, from_json, translate
-from txcore_nats.connection import login
+from txcore_nats.login import login
 from txcore_nats.markers import is_end_marker
 from txcore_nats.options import NAME_PREFIX, SHARED_PREFIX, GroupNames, Options, parse_url
 

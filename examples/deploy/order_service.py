@@ -3,7 +3,7 @@
 It needs no more than the checker's image. By itself:
 
     pip install "txcore[checker,kafka,postgresql]"
-    BROKER_URL=kafka://… DATABASE_URL=postgresql+psycopg://… uvicorn --factory shop:make_app
+    BROKER_URL=kafka://… DATABASE_URL=postgresql+psycopg://… uvicorn --factory order_service:make_app
     curl -X POST http://127.0.0.1:8000/orders/tea
 """
 
