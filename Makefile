@@ -127,7 +127,7 @@ static: $(DEV) ## of `make check`, what reads the code: lint, format, types, imp
 
 .PHONY: units
 units: $(DEV) ## of `make check`, the tests that need no server
-	$(BIN)/pytest -q -o faulthandler_timeout=120 -m "not heavy" -n 4 --dist worksteal tests/core tests/conformance/test_invariants.py tests/refine/test_refinement.py tests/words tests/deploy --ignore=tests/deploy/test_sbom.py tests/test_*.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
+	$(BIN)/pytest -q -o faulthandler_timeout=120 -m "not heavy" -n 4 --dist worksteal tests/core tests/conformance/test_invariants.py tests/refine/test_refinement.py tests/words tests/deploy --ignore=tests/deploy/test_sbom.py --ignore=tests/deploy/test_confinement.py tests/test_*.py "tests/docs/test_blocks.py::test_the_programs_run_in_order[README.md]"
 
 .PHONY: coverage
 coverage: $(DEV) ## lines and branches of txcore/ that the tests without a server reach
