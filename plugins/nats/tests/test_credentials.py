@@ -101,7 +101,7 @@ def operator():
 
 @pytest.fixture(scope="module")
 def operated(started_broker, operator):
-    """A server that lets in whom the operator's account has signed."""
+    """A server that takes the users of the operator's account, and no others."""
     broker = started_broker(**operator.settings())
     yield broker
     broker.remove()

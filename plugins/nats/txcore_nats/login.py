@@ -54,7 +54,7 @@ def _seed_file(path: str) -> str:
 
 def _text(path: str, key: str) -> str:
     if find_spec("nkeys") is None:
-        raise ConfigError(f'{key} needs nkeys; install it with: pip install "nats-py[nkeys]"', key=key)
+        raise ConfigError(f'{key} needs nkeys; install it with: pip install "txcore[nats]"', key=key)
     try:
         return Path(path).read_text(encoding="ascii")
     except (OSError, ValueError) as error:
