@@ -16,12 +16,6 @@ from txcore.config import CheckerSection, HttpSection, load
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "examples" / "deploy" / "kubernetes"
 NAMES = ("deployment.yaml", "sidecar.yaml")
-MIB = 1 << 20
-PARTITIONS = 64
-BASE_BYTES = 100 * MIB
-"""Bytes of memory of an idle checker with drivers and buffers: docs/checker.md."""
-PARTITION_BYTES = 3_500_000
-"""Bytes of memory of one partition's recent ends."""
 
 
 def objects(name, kind=None):
@@ -117,14 +111,6 @@ def test_secret_files_are_read_by_the_container_s_group_only(name):
     secrets = [volume["secret"] for volume in pod_of(name)["volumes"] if "secret" in volume]
     assert [0o440] == [each["defaultMode"] for each in secrets]
     assert pod_of(name)["securityContext"]["fsGroup"] == pod_of(name)["securityContext"]["runAsGroup"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_memory_limit_fits_64_partitions(name):
-    """A checker that gets all of 64 partitions stays a quarter below its limit."""
-    limit = checker_of(name)["resources"]["limits"]["memory"]
-    bytes_max = int(limit.removesuffix("Mi")) * MIB
-    assert (BASE_BYTES + PARTITIONS * PARTITION_BYTES) * 5 / 4 <= bytes_max
 
 
 @pytest.mark.parametrize("name", NAMES)
