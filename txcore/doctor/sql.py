@@ -125,7 +125,7 @@ def tables(subject: DatabaseSubject) -> Finding:
         return warn(
             f"the tables have schema version {version}, so the database has no identity: a check in another database "
             "is not noticed, and drops committed transactions of this one",
-            f"upgrade every checker, then: {subject.create_command}",
+            f"upgrade every checker and producer, then: {subject.create_command}",
         )
     return _identity_finding(subject) or ok(
         f"{names['fence']} and {names['meta']} are there, schema version {SCHEMA_VERSION}"
