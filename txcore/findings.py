@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
 from txcore.errors import TxcoreError
@@ -32,16 +32,21 @@ class Level(enum.StrEnum):
 
     OK = "OK"
     WARN = "WARN"  #: works, but a setting is weaker than it could be, or could not be read
-    FAIL = "FAIL"  #: messages can be lost, blocked, or refused
+    FAIL = "FAIL"  #: messages can be lost, blocked, refused, or read and written by others
+    DEV = "DEV"  #: a finding of these two levels that a developer's broker of one node may have
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: its text with the effect, and the command or setting that changes it ("" for OK)."""
+    """The result of one check: its text with the effect, and the command or setting that changes it ("" for OK).
+
+    `is_for_production`: a developer's broker of one node may have it; see `Report.for_developer`.
+    """
 
     level: Level
     text: str
     change: str = ""
+    is_for_production: bool = False
 
 
 def ok(text: str) -> Finding:
@@ -59,6 +64,11 @@ def fail(text: str, change: str) -> Finding:
     return Finding(Level.FAIL, text, change)
 
 
+def for_production(finding: Finding) -> Finding:
+    """Return *finding* as one that a developer's broker of one node may have."""
+    return replace(finding, is_for_production=True)
+
+
 def skewed(text: str, skew_ms: float, effect: str) -> Finding:
     """Return the finding about a clock that is off this machine's by *skew_ms* for certain; *effect* is a warning's."""
     change = "run chronyd or ntpd on both machines; see: chronyc tracking"
@@ -68,11 +78,15 @@ def skewed(text: str, skew_ms: float, effect: str) -> Finding:
 
 
 class UntoldError(TxcoreError):
-    """The server does not report a setting; `change` says how to make it report."""
+    """The server does not report a setting; `change` says how to make it report.
 
-    def __init__(self, message: str, change: str = "") -> None:
+    `is_for_production`: a developer's broker of one node need not report it.
+    """
+
+    def __init__(self, message: str, change: str = "", *, is_for_production: bool = False) -> None:
         super().__init__(message)
         self.change = change
+        self.is_for_production = is_for_production
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +161,19 @@ class Report:
         levels = {line.finding.level for line in self.lines}
         return next((level for level in (Level.FAIL, Level.WARN) if level in levels), Level.OK)
 
+    def for_developer(self) -> Report:
+        """Return the report on a developer's broker: what such a broker may lack has the level DEV."""
+        return Report(tuple(map(_of_developer, self.lines)), self.skipped)
+
     def joined(self, other: Report) -> Report:
         """Return both as one."""
         return Report((*self.lines, *other.lines), (*self.skipped, *other.skipped))
+
+
+def _of_developer(line: Line) -> Line:
+    finding = line.finding
+    is_allowed = finding.is_for_production and finding.level is not Level.OK
+    return Line(line.name, replace(finding, level=Level.DEV)) if is_allowed else line
 
 
 def examine(examination: Examination[Any]) -> Report:
@@ -173,10 +197,11 @@ def _look(check: Check[Any], subject: object) -> tuple[Finding, bool]:
     try:
         return check.look(subject), True
     except UntoldError as error:
-        reason, change = str(error), error.change
+        reason, change, is_for_production = str(error), error.change, error.is_for_production
     except Exception as error:  # noqa: BLE001 - a driver's error is a result that this check could not read
-        reason, change = str(error) or type(error).__name__, ""
-    return warn(f"not known whether {check.meaning}: {' '.join(reason.split())}", change), False
+        reason, change, is_for_production = str(error) or type(error).__name__, "", False
+    finding = warn(f"not known whether {check.meaning}: {' '.join(reason.split())}", change)
+    return replace(finding, is_for_production=is_for_production), False
 
 
 def shortened(names: Sequence[str], count_max: int = 3) -> str:

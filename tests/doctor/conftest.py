@@ -6,6 +6,8 @@ A test that breaks the setting of a check is marked `breaks("check.id")`; `test_
 from __future__ import annotations
 
 import contextlib
+import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from txcore_conformance.required import obtained
 import txcore
 from txcore.cli import main
 from txcore.clock import SystemClock
+from txcore.doctor.callback_checks import callback_examination
 from txcore.doctor.database_checks import database_examination
 from txcore.findings import Examination, Finding, Level, Request, examine
 from txcore.message_table import Mode
@@ -30,6 +33,37 @@ from txcore.registry import open_doctor
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line("markers", "breaks(check): breaks what the doctor's check is about and sees its line")
+
+
+class Forwarder:
+    """Passes connections to an address of this machine beyond its loopback on to a server, as from another machine."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._listener = socket.create_server((host, 0))
+        self._port = port
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._port))
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+        source.close()
+
+    def close(self) -> None:
+        """Accept no connections any more."""
+        self._listener.close()
 
 
 class ShiftedClock(SystemClock):
@@ -86,6 +120,12 @@ def database_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
 
 
 @pytest.fixture
+def callback_line(request: pytest.FixtureRequest) -> Callable[[str], Look]:
+    """Return a function that makes the marked check for a callback."""
+    return lambda url: Look(lambda: callback_examination((url,)), _marked(request))
+
+
+@pytest.fixture
 def broker_line(request: pytest.FixtureRequest) -> Callable[..., Look]:
     """Return a function that makes the marked check for a broker, through its plugin."""
 
@@ -126,6 +166,28 @@ def eventually() -> Callable[[Callable[[], object]], None]:
             pause.wait(0.05)
 
     return wait
+
+
+@pytest.fixture
+def from_elsewhere() -> Iterator[Callable[[str], str]]:
+    """Return a function that changes a server's URL to one that does not name the loopback, and leads there."""
+    made: list[Forwarder] = []
+
+    def change(url: str) -> str:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))  # sends nothing
+            except OSError:
+                pytest.skip("this machine has no address beyond its loopback")
+            host = probe.getsockname()[0]
+        found = re.search(r"(127\.0\.0\.1|localhost):(\d+)", url)
+        assert found
+        made.append(Forwarder(host, int(found[2])))
+        return url.replace(found[0], made[-1].address)
+
+    yield change
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_all_ok(command, url, fence_url):
     assert (ran.returncode, ran.stderr) == (0, "")
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
     assert {line[:6] for line in ran.stdout.splitlines()} == {"OK    ", "      ", "0 FAIL"}
-    assert ran.stdout.splitlines()[-1] == "0 FAIL, 0 WARN, 26 OK of 26 checks"
+    assert ran.stdout.splitlines()[-1] == "0 FAIL, 0 WARN, 27 OK of 27 checks"
 
 
 def test_undecided_half_of_another_database_is_a_failure(command, url, fence_url, tmp_path):

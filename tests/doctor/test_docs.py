@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from txcore.doctor import backend_checks as doctor_port
+from txcore.doctor import callback_checks as doctor_callback
 from txcore.doctor import database_checks as doctor_database
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +18,7 @@ PLUGINS = ("kafka", "nats", "rabbitmq", "sqlite")
 
 def tables():
     """Return the checks of each part."""
-    found = {"port": doctor_port.CHECKS, **doctor_database.CHECKS}
+    found = {"port": doctor_port.CHECKS, "callback": doctor_callback.CHECKS, **doctor_database.CHECKS}
     found |= {f"plugin {name}": importlib.import_module(f"txcore_{name}.doctor").CHECKS for name in PLUGINS}
     return found
 
@@ -48,4 +49,5 @@ def test_tables_are_sound(part):
     assert len(names) == len(set(names))
     for place, check in enumerate(tables()[part]):
         assert not check.needs or check.needs in names[:place], check.name
-    assert len(names) >= (4 if part in doctor_database.CHECKS else 7 if part == "port" else 8)
+    least = {"port": 7, "callback": 1} | dict.fromkeys(doctor_database.CHECKS, 4)
+    assert len(names) >= least.get(part, 8)

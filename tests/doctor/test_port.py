@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
+from txcore_conformance.kit import hasty
 
 import txcore
 from txcore import CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer, ids
@@ -120,6 +122,22 @@ def test_refused_marks(opened, path, port_line):
 def test_clock(opened, port_line, wrong_clock, shift_s, level):
     """The doctor compares the broker's clock with its own, and accepts small differences."""
     port_line(opened(), clock=wrong_clock(shift_s))(level, "off this machine's")
+
+
+@pytest.mark.breaks("port.leader-clocks")
+@pytest.mark.parametrize(("allowed_s", "level", "word"), [(0.0, "FAIL", "too early"), (60.0, "WARN", "allow for 60 s")])
+def test_leader_whose_clock_is_ahead_is_found(opened, path, port_line, allowed_s, level, word):
+    """The doctor compares the clocks that stamp the partitions' op logs with each other, not with its own alone."""
+    backend = hasty(opened())
+    backend.capabilities = replace(backend.capabilities, clock_skew_max_s=allowed_s)
+    line = port_line(backend)
+    line("OK", "the leaders of 2 op logs are 0.000 s apart", "not known for the half logs")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "CREATE TRIGGER ahead AFTER INSERT ON op WHEN NEW.partition = 1 BEGIN "
+            "UPDATE op SET appended_ms = appended_ms + 15000 WHERE position = NEW.position; END"
+        )
+    line(level, "of 2 op logs are 1", word, "chronyd")
 
 
 @pytest.mark.breaks("port.body-size")

@@ -7,7 +7,7 @@ from txcore_conformance import brokers
 from txcore_conformance.required import obtained
 
 from txcore.errors import BackendUnavailableError
-from txcore.findings import Request, examine
+from txcore.findings import Level, Request, examine, ok
 from txcore.registry import open_doctor
 
 #: Option of the certificate authority's file, and the other options of TLS.
@@ -30,6 +30,9 @@ def test_doctor_speaks_tls_and_logs_in(broker):
     lines = {line.name: line.finding for line in examine(examination).lines}
     examination.close()
     assert lines[f"{broker.name}.version"].text
+    assert lines[f"{broker.name}.encryption"] == ok("connections are encrypted, and the certificate is verified")
+    # RabbitMQ's first user stays beside the others, for this machine.
+    assert lines[f"{broker.name}.anonymous"].level is (Level.WARN if broker.name == "rabbitmq" else Level.OK)
     assert "has no" in next(line.text for line in lines.values() if "'orders'" in line.text)
     with pytest.raises(BackendUnavailableError, match=f"(?i){broker.name} at 127.0.0.1") as caught:
         open_doctor(f"{url}?{options.format(broker.certificates.stranger_ca_file)}", Request("orders"))

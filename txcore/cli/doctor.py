@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STATUS: Final = {Level.OK: 0, Level.FAIL: 1, Level.WARN: 3}
 """Exit codes by level; 2 is the code of a usage error, as for every command."""
-STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.DEV: "cyan"}
 INDENT: Final = 6
 
 
@@ -44,11 +44,17 @@ def doctor(
     monitor: Annotated[
         str, typer.Option(metavar="URL", help="RabbitMQ's management API, or NATS' monitoring port.")
     ] = "",
+    callback: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="A listener's callback to look at; may be repeated.")
+    ] = None,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="A developer's broker: the marks DEV show what one node may lack.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON, for programs.")] = False,
 ) -> None:
     """Check whether a live broker and database meet the needs of txcore's promises; changes nothing.
 
-    Exit code: 0 all OK, 3 warnings, 1 failures or unreachable, 2 misuse.
+    Exit code: 0 all OK or DEV, 3 warnings, 1 failures or unreachable, 2 misuse.
     """
     if split_url(url).scheme == "memory":
         raise UsageError("memory:// lives inside one process: there is no live broker to examine")
@@ -58,10 +64,11 @@ def doctor(
         # All are opened before the first check, so that a wrong URL or password is said at once.
         broker = _broker(stack, url, request)
         undecided = broker[-1].subject.undecided
-        examinations = [*broker, *_database(stack, database, table, mode, undecided)]
+        examinations = [*broker, *_database(stack, database, table, mode, undecided), *_callbacks(callback or ())]
         report = Report((), ())
         for examination in examinations:
             report = report.joined(examine(examination))
+    report = report.for_developer() if dev else report
     if as_json:
         typer.echo(json.dumps(_as_json(report), indent=2))
     else:
@@ -96,6 +103,12 @@ def _database(
     return [examination]
 
 
+def _callbacks(urls: Sequence[str]) -> list[Examination[Any]]:
+    from txcore.doctor.callback_checks import callback_examination  # noqa: PLC0415 - only this command needs it
+
+    return [callback_examination(tuple(urls))] if urls else []
+
+
 def _show(console: Console, report: Report) -> None:
     for line in report.lines:
         level = line.finding.level
@@ -119,7 +132,8 @@ def _hang(console: Console, label: Text, text: Text) -> None:
 
 def _summary(report: Report) -> Text:
     levels = [line.finding.level for line in report.lines]
-    counts = {level: levels.count(level) for level in (Level.FAIL, Level.WARN, Level.OK)}
+    shown = [Level.FAIL, Level.WARN, *([Level.DEV] if Level.DEV in levels else []), Level.OK]
+    counts = {level: levels.count(level) for level in shown}
     counted = ", ".join(f"{count} {level.value}" for level, count in counts.items())
     return Text.assemble((counted, STYLES[report.level]), f" of {len(levels)} checks")
 

@@ -16,7 +16,20 @@ from typing import Final, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, ConfigError, DataLossError, TxcoreError
-from txcore.findings import Check, Examination, Finding, Request, counted, duration, fail, ok, size, skewed, warn
+from txcore.findings import (
+    SKEW_WARN_MS,
+    Check,
+    Examination,
+    Finding,
+    Request,
+    counted,
+    duration,
+    fail,
+    ok,
+    size,
+    skewed,
+    warn,
+)
 from txcore.history.journey import Journey
 from txcore.history.log_survey import Survey, wait_for
 from txcore.port import Backend, Reader
@@ -31,6 +44,9 @@ PROBE_TIME_MAX_S: Final = 3.0
 PAUSE_S: Final = 0.000_5
 RELEASE_PARTS: Final = 4
 """Divisor of a release's time limit: a release is two appends in turn, each of which may take half of its share."""
+LEADERS_MAX: Final = 16
+"""Number of partitions whose leaders' clocks are compared."""
+LEADER_MARKS: Final = 3
 STALE_S: Final = 600.0
 """Seconds for which a running checker could have moved a checkpoint, after which the checkpoint counts as stale."""
 AUTHOR: Final = "txcore-doctor"
@@ -76,15 +92,15 @@ class PortSubject:
     clock: Clock
     randomness: Randomness = field(default_factory=system_randomness)
 
-    def tick(self) -> bytes:
-        """Append a TICK to the first partition, verify that it is stored, and return its name.
+    def tick(self, partition: int = 0) -> bytes:
+        """Append a TICK to a partition, verify that it is stored, and return its name.
 
         Raises:
             TxcoreError: the TICK is not certainly stored.
         """
         nonce = self.randomness.getrandbits(128).to_bytes(16, "big")
         op = Op(OpKind.TICK, nonce, 0, AUTHOR, self.clock.wall_ms())
-        outcome = self.wait(self.backend.mark(self.request.group, 0, op))
+        outcome = self.wait(self.backend.mark(self.request.group, partition, op))
         if outcome.status is not Status.DURABLE:
             raise outcome.error or BackendTimeoutError(f"a TICK was settled as {outcome.status.value}")
         return nonce
@@ -104,21 +120,37 @@ class PortSubject:
         append_s: list[float] = []
         read_back_s: list[float] = []
         skews: list[tuple[float, float]] = []
-        checkpoint = self.wait(self.backend.load_checkpoint(self.request.group, 0))
-        with closing(_Tail(self, checkpoint.op if checkpoint else None)) as reader:
+        with closing(_Tail(self, 0)) as reader:
             reader.until(self.tick())  # earlier records are read now
             started_s = clock.elapsed_s()
             while len(append_s) < PROBE_COUNT_MAX and clock.elapsed_s() - started_s < PROBE_TIME_MAX_S:
-                wall_ms, begun_s = clock.wall_ms(), clock.elapsed_s()
-                nonce = self.tick()
-                append_s.append(clock.elapsed_s() - begun_s)
-                appended_ms = reader.until(nonce)
+                begun_s = clock.elapsed_s()
+                stored_s, skew = reader.measure()
+                append_s.append(stored_s)
                 read_back_s.append(clock.elapsed_s() - begun_s)
-                if appended_ms is not None:
-                    half_s = append_s[-1] / 2
-                    skews.append((half_s * 1000 + 1, appended_ms - wall_ms - half_s * 1000))
+                skews += [skew] if skew else []
         error_ms, skew_ms = min(skews, default=(0.0, None))
         return Probe(tuple(sorted(append_s)), tuple(sorted(read_back_s)), skew_ms, error_ms)
+
+    @cached_property
+    def leader_skews(self) -> list[tuple[float, float]]:
+        """What the clock of each op log's leader differs from ours: the error, and the difference, in milliseconds.
+
+        Raises:
+            TxcoreError: marks cannot be appended or read.
+        """
+        found = []
+        for partition in range(min(self.partition_count, LEADERS_MAX)):
+            with closing(_Tail(self, partition)) as reader:
+                reader.until(self.tick(partition))
+                measured = [reader.measure()[1] for _ in range(LEADER_MARKS)]
+            found.append(min(skew for skew in measured if skew))
+        return found
+
+    @cached_property
+    def partition_count(self) -> int:
+        """The number of the group's partitions."""
+        return self.wait(self.backend.ensure_group(self.request.group))
 
     @cached_property
     def views(self) -> list[PartitionView]:
@@ -174,7 +206,7 @@ def _group(subject: PortSubject) -> Finding:
             f'check the spelling, or start its first producer: TransactionProducer(backend, group="{name}")',
         )
     try:
-        count = subject.wait(subject.backend.ensure_group(name))
+        count = subject.partition_count
     except ConfigError as error:
         return fail(str(error), "use the options with which the group was made, or a new group name")
     except TxcoreError as error:
@@ -212,6 +244,26 @@ def _clock(subject: PortSubject) -> Finding:
         return ok("the broker gives no time; ages run from when a checker first saw a half")
     text = f"the broker's clock is {probe.skew_ms / 1000:+.3f} s off this machine's (±{probe.skew_error_ms:.0f} ms)"
     return skewed(text, abs(probe.skew_ms) - probe.skew_error_ms, "shown ages and latencies are wrong by as much")
+
+
+def _leader_clocks(subject: PortSubject) -> Finding:
+    allowed_s = subject.backend.capabilities.clock_skew_max_s
+    if subject.probe.skew_ms is None:
+        return ok("the broker gives no time; ages run from when a checker first saw a half")
+    skews = subject.leader_skews
+    # Certainly apart: the least of the fastest clock, less the most of the slowest one.
+    apart_s = (max(skew - error for error, skew in skews) - min(skew + error for error, skew in skews)) / 1000
+    unknown = "not known for the half logs, as no mark of the doctor is in them"
+    if subject.partition_count > len(skews):
+        unknown += f", and for the op logs after the first {len(skews)}"
+    text = f"the clocks of the leaders of {counted(len(skews), 'op log')} are {max(apart_s, 0):.3f} s apart; {unknown}"
+    change = "run chronyd or ntpd on each broker; see: chronyc tracking"
+    if apart_s * 1000 <= SKEW_WARN_MS:
+        return ok(text)
+    if apart_s <= allowed_s:
+        return warn(f"{text}: checkers allow for {duration(allowed_s)}", change)
+    excess = f"more than the {duration(allowed_s)} that checkers allow for"
+    return fail(f"{text}: {excess}, so a half without a fence may be asked about too early", change)
 
 
 def _retention(subject: PortSubject) -> Finding:
@@ -274,6 +326,7 @@ CHECKS: Final = (
     Check("port.group", "the group exists, with the settings of the URL's options", _group),
     Check("port.probe", "marks are appended and read back in time", _probe_line, needs="port.group"),
     Check("port.clock", "the broker's clock is this machine's", _clock, needs="port.probe"),
+    Check("port.leader-clocks", "the brokers' clocks agree", _leader_clocks, needs="port.probe"),
     Check("port.retention", "halves are kept for twice the check horizon", _retention),
     Check("port.body-size", "one transaction's messages fit into a half", _body_size),
     Check("port.checkpoint", "checkpoints follow the log", _checkpoint, needs="port.probe"),
@@ -285,15 +338,32 @@ CHECKS: Final = (
 
 
 class _Tail:
-    """A reader of the first partition's op log that follows its own marks."""
+    """A reader of one partition's op log that follows its own marks."""
 
-    def __init__(self, subject: PortSubject, start: Position | None) -> None:
+    def __init__(self, subject: PortSubject, partition: int) -> None:
         self._subject = subject
+        self._partition = partition
         self._pause = threading.Event()
-        self._reader = self._read_from(start)
+        checkpoint = subject.wait(subject.backend.load_checkpoint(subject.request.group, partition))
+        self._reader = self._read_from(checkpoint.op if checkpoint else None)
 
     def _read_from(self, start: Position | None) -> Reader:
-        return self._subject.backend.read(self._subject.request.group, LogKind.OP, 0, start)
+        return self._subject.backend.read(self._subject.request.group, LogKind.OP, self._partition, start)
+
+    def measure(self) -> tuple[float, tuple[float, float] | None]:
+        """Append a mark and read it back.
+
+        Returns how long its append took in seconds; and the error and the difference of the leader's clock from ours,
+        in milliseconds, None where the broker gives no time.
+        """
+        clock = self._subject.clock
+        wall_ms, begun_s = clock.wall_ms(), clock.elapsed_s()
+        nonce = self._subject.tick(self._partition)
+        stored_s = clock.elapsed_s() - begun_s
+        appended_ms = self.until(nonce)
+        if appended_ms is None:
+            return stored_s, None
+        return stored_s, (stored_s * 500 + 1, appended_ms - wall_ms - stored_s * 500)
 
     def until(self, nonce: bytes) -> int | None:
         """Read until *nonce* and return the broker's time of its record.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from txcore.backends.exposure import encryption_finding
 from txcore.doctor.sql import MESSAGE_TABLE, DatabaseSubject, clock_check, message_table, rights, tables, version_check
 from txcore.findings import Check, Finding, UntoldError, counted, duration, fail, ok, warn
 
@@ -120,8 +121,18 @@ def _idle_timeout(subject: DatabaseSubject) -> Finding:
     )
 
 
+def _encryption(subject: DatabaseSubject) -> Finding:
+    return encryption_finding(
+        [subject.host],
+        is_encrypted=bool(subject.ask("SHOW STATUS LIKE 'Ssl_cipher'")[1]),
+        sent="rows and messages",
+        change="ssl_cert and ssl_key in the server's configuration, and ?ssl_ca=FILE in the URL",
+    )
+
+
 CHECKS: Final = (
     Check("mysql.version", "the server is one that gets fixes", _version),
+    Check("mysql.encryption", "nothing is sent unprotected to another machine", _encryption),
     Check("mysql.tables", "the fence's tables are there, as this version makes them", tables),
     Check("mysql.engine", "their engine is InnoDB", _engine, needs="mysql.tables"),
     Check("mysql.rights", "producer, check and prune may use them", rights, needs="mysql.tables"),

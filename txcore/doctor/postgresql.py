@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from txcore.backends.exposure import encryption_finding
 from txcore.doctor.sql import MESSAGE_TABLE, DatabaseSubject, clock_check, message_table, rights, tables, version_check
 from txcore.findings import Check, Finding, UntoldError, counted, duration, fail, ok, warn
 
@@ -111,8 +112,18 @@ def _prepared(subject: DatabaseSubject) -> Finding:
     )
 
 
+def _encryption(subject: DatabaseSubject) -> Finding:
+    return encryption_finding(
+        [subject.host],
+        is_encrypted=bool(subject.ask("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")[0]),
+        sent="rows and messages",
+        change="ssl = on in postgresql.conf, hostssl in pg_hba.conf, and ?sslmode=verify-full in the URL",
+    )
+
+
 CHECKS: Final = (
     Check("postgresql.version", "the server is one that gets fixes", _version),
+    Check("postgresql.encryption", "nothing is sent unprotected to another machine", _encryption),
     Check("postgresql.tables", "the fence's tables are there, as this version makes them", tables),
     Check("postgresql.rights", "producer, check and prune may use them", rights, needs="postgresql.tables"),
     Check("postgresql.message-table", MESSAGE_TABLE, message_table, needs="postgresql.rights"),

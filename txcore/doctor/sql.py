@@ -86,6 +86,11 @@ class DatabaseSubject:
             self.connection.rollback()
 
     @property
+    def host(self) -> str:
+        """The server's host; "" for a socket of the file system."""
+        return self.engine.url.host or ""
+
+    @property
     def user(self) -> str:
         """The user of a GRANT."""
         return self.engine.url.username or "the service's role"

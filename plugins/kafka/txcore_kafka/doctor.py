@@ -12,6 +12,7 @@ from typing import Final
 
 import confluent_kafka
 
+from txcore.backends.exposure import anonymous_finding, encryption_finding
 from txcore.findings import (
     Check,
     Examination,
@@ -20,6 +21,7 @@ from txcore.findings import (
     counted,
     duration,
     fail,
+    for_production,
     ok,
     shortened,
     size,
@@ -78,12 +80,42 @@ def _version(subject: KafkaSubject) -> Finding:
 def _brokers(subject: KafkaSubject) -> Finding:
     count = len(subject.metadata.brokers)
     if count < BROKERS_WANTED:
-        return fail(
-            f"{counted(count, 'broker')}: Kafka acknowledges without syncing to disk and relies on other brokers, so "
-            "a power failure loses halves",
-            "two more brokers on other machines; then replicas for the group's topics (see kafka.replicas)",
+        return for_production(
+            fail(
+                f"{counted(count, 'broker')}: Kafka acknowledges without syncing to disk and relies on other brokers, "
+                "so a power failure loses halves",
+                "two more brokers on other machines; then replicas for the group's topics (see kafka.replicas)",
+            )
         )
     return ok(counted(count, "broker"))
+
+
+def _encryption(subject: KafkaSubject) -> Finding:
+    options = subject.options
+    sent = f"messages and the password of {options.user!r}" if options.sasl == "PLAIN" else "messages"
+    return encryption_finding(
+        subject.hosts,
+        is_encrypted=options.is_encrypted,
+        is_verified=options.tls_verify,
+        sent=sent,
+        change="tls=true and tls_ca=FILE in the URL, and a listener SASL_SSL or SSL in each broker's server.properties",
+    )
+
+
+def _anonymous(subject: KafkaSubject) -> Finding:
+    login = "clients without user and certificate" if subject.accepts_anonymous() else ""
+    change = "only listeners SASL_SSL, or SSL with ssl.client.auth=required, in each broker's server.properties"
+    return anonymous_finding(subject.hosts, login, change)
+
+
+def _rights(subject: KafkaSubject) -> Finding:
+    excess = subject.excess_rights()
+    if not excess:
+        return ok("this user has no right that no role needs")
+    topic, rights = next(iter(excess.items()))
+    text = f"this user may {shortened(rights)} topic {topic}, and {len(excess) - 1} more: no role of the group needs it"
+    change = "an authorizer in each broker's server.properties, and the rights that `txcore permissions` prints"
+    return for_production(warn(text, change))
 
 
 def _racks(subject: KafkaSubject) -> Finding:
@@ -280,7 +312,8 @@ def _internal_topics(subject: KafkaSubject) -> Finding:
                 f"{name} {'has' if view else 'will have'} {counted(count, 'replica')}: a lost broker takes {what} along"
             )
             judge = fail if name == TRANSACTIONS_TOPIC else warn
-            return judge(text, f"{setting}=3 in server.properties before it is made, else {_reassign(name)}")
+            change = f"{setting}=3 in server.properties before it is made, else {_reassign(name)}"
+            return for_production(judge(text, change))
     return ok(f"{' and '.join(names)} have {REPLICAS_WANTED} or more replicas")
 
 
@@ -292,7 +325,8 @@ def _few_replicas(views: Sequence[TopicView]) -> Finding | None:
     if not few:
         return None
     text = f"replication factor {few[0].replica_count} on {_names(few)}: acknowledged records go with a broker's disk"
-    return fail(text, f"{_reassign(few[0].name)} (for each); default.replication.factor=3 for new groups")
+    change = f"{_reassign(few[0].name)} (for each); default.replication.factor=3 for new groups"
+    return for_production(fail(text, change))
 
 
 def _few_in_sync(views: Sequence[TopicView]) -> Finding | None:
@@ -300,7 +334,7 @@ def _few_in_sync(views: Sequence[TopicView]) -> Finding | None:
     if few:
         text = f"min.insync.replicas is {few[0].settings.get('min.insync.replicas')} on {_names(few)}"
         change = _alter(few, "min.insync.replicas", str(IN_SYNC_WANTED))
-        return fail(f"{text}: what one broker has alone is acknowledged", change)
+        return for_production(fail(f"{text}: what one broker has alone is acknowledged", change))
     tight = [view for view in views if int(view.settings.get("min.insync.replicas", 1)) >= view.replica_count]
     if tight:
         text = (
@@ -350,6 +384,8 @@ CHECKS: Final = (
     Check("kafka.client", "librdkafka is a version without known faults", _client),
     Check("kafka.version", "the brokers get fixes", _version),
     Check("kafka.brokers", "there are three brokers", _brokers),
+    Check("kafka.encryption", "nothing is sent unprotected to another machine", _encryption),
+    Check("kafka.anonymous", "no client without credentials is accepted", _anonymous),
     Check("kafka.racks", "brokers are not all in one rack", _racks),
     Check("kafka.auto-create", "topics are not made by asking for them", _auto_create),
     Check("kafka.session-timeout", "the brokers take the checkers' session timeout", _session_timeout),
@@ -357,6 +393,7 @@ CHECKS: Final = (
     Check("kafka.hanging-transactions", "a killed broker leaves no transaction open", _hanging),
     Check("kafka.internal-topics", "Kafka's own topics have three replicas", _internal_topics),
     Check("kafka.topics", "the group's topics exist, with equal partitions", _topics),
+    Check("kafka.rights", "this user has no more rights than its role needs", _rights, needs="kafka.topics"),
     Check("kafka.replicas", "they have three replicas", _replicas, needs="kafka.topics"),
     Check("kafka.in-sync", "all replicas are in sync", _in_sync, needs="kafka.topics"),
     Check("kafka.min-in-sync", "two replicas acknowledge, of more than two", _min_in_sync, needs="kafka.topics"),

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
+    AclOperation,
     AdminClient,
     ConfigResource,
     ResourceType,
@@ -17,9 +18,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
 from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, UntoldError
 from txcore_kafka.codec import is_forbidden, is_missing
-from txcore_kafka.options import Options, topic_settings
+from txcore_kafka.options import Options, is_own_topic, topic_settings
 
 TIMEOUT_S: Final = 10.0
+ANONYMOUS_TIMEOUT_S: Final = 3.0
+"""Wait, in seconds, for a broker to serve a client without credentials; a refused client only sees connections end."""
+CREDENTIALS: Final = ("sasl.", "ssl.certificate.", "ssl.key.")
+"""Beginnings of the driver's settings that hold credentials."""
+OTHER_TOPICS_MAX: Final = 100
+CHANGING: Final = {AclOperation.ALTER, AclOperation.ALTER_CONFIGS, AclOperation.DELETE}
+USING: Final = CHANGING | {AclOperation.READ, AclOperation.WRITE}
 LOGIN_ERRORS: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001 - the driver's names for its own errors begin so
@@ -88,6 +96,51 @@ class KafkaSubject:
         """
         number = str(min(self.metadata.brokers))
         return self._settings(ConfigResource(ResourceType.BROKER, number), "--cluster")
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts of the URL, and those that the brokers report."""
+        named = {host for host, _ in (server.rsplit(":", 1) for server in self.options.servers.split(","))}
+        return {each.strip("[]") for each in named} | {broker.host for broker in self.metadata.brokers.values()}
+
+    def accepts_anonymous(self) -> bool:
+        """Return whether the cluster serves a client without user and certificate."""
+        config = self.options.connection()
+        bare = {name: value for name, value in config.items() if not name.startswith(CREDENTIALS)}
+        if bare == config:
+            return True  # as the doctor itself
+        bare["security.protocol"] = "SSL" if self.options.is_encrypted else "PLAINTEXT"
+        try:
+            AdminClient(bare | {"error_cb": lambda _: None}).list_topics(timeout=ANONYMOUS_TIMEOUT_S)
+        except KafkaException:
+            return False
+        return True
+
+    def excess_rights(self) -> dict[str, list[str]]:
+        """Return topic -> this user's rights that no role needs: to change its own topics, to use another group's.
+
+        Raises:
+            UntoldError: the broker does not report the rights.
+        """
+        own = [view.name for view in self.present_topics]
+        other = [name for name in self.metadata.topics if is_own_topic(name) and name not in own and name[0] != "_"]
+        request = self.admin.describe_topics(
+            TopicCollection([*own, *other[:OTHER_TOPICS_MAX]]),
+            include_authorized_operations=True,
+            request_timeout=TIMEOUT_S,
+        )
+        found = {}
+        for topic, answer in request.items():
+            try:
+                rights = answer.result(2 * TIMEOUT_S).authorized_operations
+            except KafkaException as error:
+                if is_forbidden(error) or is_missing(error):
+                    continue
+                raise UntoldError(error.args[0].str()) from error
+            harmful = sorted(each.name for each in set(rights or ()) & (CHANGING if topic in own else USING))
+            if harmful:
+                found[topic] = harmful
+        return found
 
     def broker_setting(self, name: str) -> str:
         """Return one setting of the brokers, "" for none."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version as installed_version
 from typing import Final
 
+from txcore.backends.exposure import anonymous_finding, encryption_finding
 from txcore.findings import (
     Check,
     Examination,
@@ -19,6 +20,7 @@ from txcore.findings import (
     counted,
     duration,
     fail,
+    for_production,
     ok,
     shortened,
     size,
@@ -77,6 +79,32 @@ def _version(subject: NatsSubject) -> Finding:
     return ok(f"NATS {found}")
 
 
+def _encryption(subject: NatsSubject) -> Finding:
+    options = subject.options
+    secret = " and the password" if options.user or options.token else ""
+    return encryption_finding(
+        subject.hosts,
+        is_encrypted=subject.is_encrypted,
+        is_verified=options.tls_verify,
+        sent=f"messages{secret}",
+        change="tls {…} in each server's config; tls=true and tls_ca=FILE in the URL",
+    )
+
+
+def _anonymous(subject: NatsSubject) -> Finding:
+    login = "clients without credentials" if subject.accepts_anonymous() else ""
+    change = "authorization {…} or accounts {…} without no_auth_user in each server's config"
+    return anonymous_finding(subject.hosts, login, change)
+
+
+def _rights(subject: NatsSubject) -> Finding:
+    rights = subject.foreign_rights()
+    if not rights:
+        return ok("this user has no rights in other groups")
+    change = "permissions {…} of the user in each server's config, as `txcore permissions` prints them"
+    return for_production(warn(f"this user may {', '.join(rights)} what is another group's", change))
+
+
 def _jetstream(subject: NatsSubject) -> Finding:
     try:
         account = subject.account
@@ -120,7 +148,7 @@ def _sync_interval(subject: NatsSubject) -> Finding:
     interval_s = int(config["sync_interval"]) / NANOSECONDS
     text = f"sync_interval is {duration(interval_s)}: a power failure loses records acknowledged since the last sync"
     judge = fail if interval_s > SYNC_MAX_S else warn
-    return judge(text, "sync_interval: always under jetstream in each server's config")
+    return for_production(judge(text, "sync_interval: always under jetstream in each server's config"))
 
 
 def _atomic(subject: NatsSubject) -> Finding:
@@ -278,7 +306,8 @@ def _few_replicas(views: Sequence[StreamView]) -> Finding | None:
     if not few:
         return None
     text = f"{counted(few[0].replica_count, 'replica')} of {_names(few)}: acknowledged records go with a server's disk"
-    return fail(text, f"nats stream edit {few[0].name} --replicas=3" + _for_each(few) + "; replicas=3 in the URL")
+    change = f"nats stream edit {few[0].name} --replicas=3" + _for_each(few) + "; replicas=3 in the URL"
+    return for_production(fail(text, change))
 
 
 def _where(views: Iterable[StreamView], setting: str, right: str, text: str, option: str | None) -> Finding | None:
@@ -308,6 +337,9 @@ def _for_each(views: Sequence[StreamView]) -> str:
 CHECKS: Final = (
     Check("nats.client", "nats-py is a version that was tried", _client),
     Check("nats.version", "the server has no known losses", _version),
+    Check("nats.encryption", "nothing is sent unprotected to another machine", _encryption),
+    Check("nats.anonymous", "no client without credentials is accepted", _anonymous),
+    Check("nats.rights", "this user has no rights in other groups", _rights),
     Check("nats.jetstream", "JetStream serves this account", _jetstream),
     Check("nats.limits", "the account has room", _limits, needs="nats.jetstream"),
     Check("nats.payload", "the largest half fits into a message", _payload),

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -34,6 +35,9 @@ TIMEOUT_S: Final = 10.0
 ATTEMPTS: Final = 10
 """Number of attempts to connect: on a busy machine 8 of 300 refusals were lost with their connection, some in a row;
 see `require_connected`."""
+CREDENTIALS: Final = frozenset({"user", "password", "token", "user_credentials", "nkeys_seed"})
+"""The arguments of a connection that hold credentials; a certificate stays, as a server may demand one of everybody."""
+PROBE_TIMEOUT_S: Final = 2
 CUT_SHORT: Final = (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF)
 
 
@@ -89,7 +93,7 @@ class NatsSubject:
                 return await self._attempt()
         return await self._attempt()
 
-    async def _attempt(self) -> Client:
+    async def _attempt(self, *, is_anonymous: bool = False) -> Client:
         """Return a connected client; raise the last error, one of `CUT_SHORT` if the server sent no reason."""
         client, reasons = Client(), list[Exception]()
 
@@ -104,7 +108,9 @@ class NatsSubject:
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
             connect_timeout=self.options.connect_timeout_s,  # type: ignore[arg-type] # passed on to wait_for
-            **login(self.options),
+            **{
+                name: value for name, value in login(self.options).items() if not (is_anonymous and name in CREDENTIALS)
+            },
         )
         try:
             await asyncio.wait_for(attempt, 3 * self.options.connect_timeout_s * len(self.options.servers))
@@ -120,6 +126,61 @@ class NatsSubject:
             self._runner.run(close_client(self._client))
         self._client = None
         self._runner.close()
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts of the URL."""
+        return [urlsplit(server).hostname or "" for server in self.options.servers]
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection is encrypted; a server may demand it of a URL that does not."""
+        assert self._client is not None
+        transport: Any = self._client._transport  # noqa: SLF001 - the library does not show it
+        return transport._io_writer.get_extra_info("ssl_object") is not None  # noqa: SLF001
+
+    def accepts_anonymous(self) -> bool:
+        """Return whether the server serves a client without credentials."""
+        if not self._information.get("auth_required"):
+            return True
+
+        async def attempt() -> None:
+            await close_client(await self._attempt(is_anonymous=True))
+
+        try:
+            self._runner.run(attempt())
+        except Exception:  # noqa: BLE001 - whatever refuses the client
+            return False
+        return True
+
+    def foreign_rights(self) -> list[str]:
+        """Return what this user may do with the streams of another group, which does not exist: read, purge, write."""
+        names = GroupNames(f"doctor-{secrets.token_hex(8)}", self.options)
+        api, stream = f"{self.options.api_prefix}.STREAM", names.stream(LogKind.HALF)
+        subjects = {
+            "read": f"{api}.MSG.GET.{stream}",
+            "purge": f"{api}.PURGE.{stream}",
+            "write": names.subject(LogKind.HALF, 0),
+        }
+        return [what for what, subject in subjects.items() if self._may_publish(subject)]
+
+    def _may_publish(self, subject: str) -> bool:
+        client, refusals = self._client, list[str]()
+        assert client is not None
+
+        async def attempt() -> None:
+            async def failed(error: Exception) -> None:
+                refusals.append(str(error))
+
+            former, client._error_cb = client._error_cb, failed  # noqa: SLF001 - set with a connection only
+            await client.publish(subject, b"")
+            # nats-py writes the first PING before the message. The server sends a refusal before the answer to the second.
+            await client.flush(PROBE_TIMEOUT_S)
+            await client.flush(PROBE_TIMEOUT_S)
+            client._error_cb = former  # noqa: SLF001
+
+        self._runner.run(attempt())
+        return not any("permissions violation" in each.lower() for each in refusals)
 
     @property
     def server_version(self) -> str:
@@ -226,6 +287,7 @@ class NatsSubject:
             raise UntoldError(
                 "the server does not report it to clients",
                 f"--monitor http://{host}:8222 (http: 8222 in the server's config)",
+                is_for_production=True,
             )
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or "@" in parts.netloc:

@@ -123,7 +123,14 @@ def test_the_doctor_works_under_a_checker(tenants, opened):
     levels = {line.name: line.finding.level for line in report.lines}
     untold = [line for line in report.lines if line.name in {"rabbitmq.arguments", "rabbitmq.parked"}]
     assert {line.finding.change for line in untold} == {"run the doctor under a user that may create"}
-    needed = ("rabbitmq.alarm", "rabbitmq.message-size", "rabbitmq.streams", "rabbitmq.targets", "port.group")
+    needed = (
+        "rabbitmq.rights",
+        "rabbitmq.alarm",
+        "rabbitmq.message-size",
+        "rabbitmq.streams",
+        "rabbitmq.targets",
+        "port.group",
+    )
     assert {levels[name] for name in (*needed, "port.probe")} == {Level.OK}
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import pika  # type: ignore[import-untyped]
 from pika import exceptions
 
+from txcore.backends.exposure import anonymous_finding, encryption_finding
 from txcore.errors import MessageRejectedError
 from txcore.findings import (
     Check,
@@ -20,6 +21,7 @@ from txcore.findings import (
     UntoldError,
     counted,
     fail,
+    for_production,
     ok,
     shortened,
     size,
@@ -71,6 +73,32 @@ def _client(_subject: RabbitmqSubject) -> Finding:
     if not version_of(CLIENT_OLDEST) <= version_of(version) < (2,):
         return fail(f"pika {version} was not tried", f'pip install "pika>={CLIENT_OLDEST},<2"')
     return ok(f"pika {version}")
+
+
+def _encryption(subject: RabbitmqSubject) -> Finding:
+    options = subject.options
+    return encryption_finding(
+        [host for host, _ in options.hosts],
+        is_encrypted=options.is_encrypted,
+        is_verified=options.tls_verify,
+        sent=f"messages and the password of {options.user!r}",
+        change="tls=true and tls_ca=FILE in the URL, and listeners.ssl.default in rabbitmq.conf",
+    )
+
+
+def _anonymous(subject: RabbitmqSubject) -> Finding:
+    login = "the user guest with its default password" if subject.accepts_guest() else ""
+    change = "rabbitmqctl delete_user guest, after a user for each role; txcore permissions prints them"
+    return anonymous_finding([host for host, _ in subject.options.hosts], login, change)
+
+
+def _rights(subject: RabbitmqSubject) -> Finding:
+    rights = subject.foreign_rights()
+    if not rights:
+        return ok("this user has no rights in other groups")
+    text = f"this user may {', '.join(rights)} what is another group's, in vhost {subject.options.vhost!r}"
+    change = f"rabbitmqctl set_permissions {subject.options.user}, with the patterns that `txcore permissions` prints"
+    return for_production(warn(text, change))
 
 
 def _heartbeat(subject: RabbitmqSubject) -> Finding:
@@ -216,9 +244,11 @@ def _nodes(subject: RabbitmqSubject) -> Finding:
             f"{len(down)} of {len(nodes)} nodes are down: {shortened(down)}", "start them: rabbitmqctl start_app"
         )
     if len(running) < NODES_WANTED:
-        return fail(
-            f"{counted(len(running), 'node')}: streams are never synced to disk, so a power failure loses halves",
-            "rabbitmqctl join_cluster rabbit@first on two more machines, then rabbitmq-streams add_replica",
+        return for_production(
+            fail(
+                f"{counted(len(running), 'node')}: streams are never synced to disk, so a power failure loses halves",
+                "rabbitmqctl join_cluster rabbit@first on two more machines, then rabbitmq-streams add_replica",
+            )
         )
     return ok(f"{len(running)} nodes run")
 
@@ -229,7 +259,9 @@ def _replicas(subject: RabbitmqSubject) -> Finding:
     offline = [name for name, queue in queues.items() if set(queue.get("members", [])) - set(queue.get("online", []))]
     if few:
         text = f"fewer than {NODES_WANTED} replicas: {len(few)} of {len(queues)} streams ({shortened(few)})"
-        return fail(text, f"rabbitmq-streams add_replica {few[0]} rabbit@other (for each stream and node)")
+        return for_production(
+            fail(text, f"rabbitmq-streams add_replica {few[0]} rabbit@other (for each stream and node)")
+        )
     if offline:
         text = f"{len(offline)} of {len(queues)} streams have replicas that are offline: {shortened(offline)}"
         return fail(text, f"rabbitmq-streams restart_stream {offline[0]}; and see the log of the node that lacks")
@@ -254,9 +286,8 @@ def _disk_limit(subject: RabbitmqSubject) -> Finding:
     low = [node for node in subject.managed("nodes") if int(node.get("disk_free_limit", 0)) < DISK_LIMIT_WANTED]
     if low:
         text = f"disk_free_limit is {size(int(low[0]['disk_free_limit']))} on {low[0]['name']}"
-        return warn(
-            f"{text}: the disk is full before publishers are stopped", "disk_free_limit.absolute = 2GB in rabbitmq.conf"
-        )
+        text += ": the disk is full before publishers are stopped"
+        return for_production(warn(text, "disk_free_limit.absolute = 2GB in rabbitmq.conf"))
     return ok("disk_free_limit stops publishers before the disk is full")
 
 
@@ -292,13 +323,16 @@ def _target_queues(subject: RabbitmqSubject) -> Finding:
     few = [name for name, queue in queues.items() if len(queue.get("members", [])) < NODES_WANTED]
     if few:
         text = f"fewer than {NODES_WANTED} replicas: {counted(len(few), 'target queue')} ({shortened(few)})"
-        return fail(text, f"rabbitmq-queues add_member {few[0]} rabbit@other")
+        return for_production(fail(text, f"rabbitmq-queues add_member {few[0]} rabbit@other"))
     return ok(f"replicated: {counted(len(queues), 'target queue')}")
 
 
 CHECKS: Final = (
     Check("rabbitmq.version", "the server is one that gets fixes", _version),
     Check("rabbitmq.client", "pika is a version that was tried", _client),
+    Check("rabbitmq.encryption", "nothing is sent unprotected to another machine", _encryption),
+    Check("rabbitmq.anonymous", "no user has a password that everyone knows", _anonymous),
+    Check("rabbitmq.rights", "this user has no rights in other groups", _rights),
     Check("rabbitmq.heartbeat", "heartbeats notice a frozen peer in time", _heartbeat),
     Check("rabbitmq.frame-max", "a frame holds all headers of a message", _frame_max),
     Check("rabbitmq.alarm", "publishers are not blocked", _alarm),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ from pika import exceptions
 from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
-from txcore_rabbitmq.codec import is_missing, translate
+from txcore_rabbitmq.codec import is_forbidden, is_missing, translate
 from txcore_rabbitmq.connection import credentials_of
 from txcore_rabbitmq.names import NOWHERE, checks_name, log_name, logs_name, stream_arguments
 from txcore_rabbitmq.options import Options
@@ -30,6 +31,8 @@ from txcore_rabbitmq.options import Options
 BLOCKED_TIMEOUT_S: Final = 2.0
 TIMEOUT_S: Final = 10.0
 PARTITIONS_MAX: Final = 1_024
+GUEST: Final = ("guest", "guest")
+"""User and password of a new broker."""
 
 
 @dataclass
@@ -54,15 +57,55 @@ class RabbitmqSubject:
             with suppress(exceptions.AMQPError):
                 channel.close()
 
-    def _parameters(self) -> list[Any]:
+    def accepts_guest(self) -> bool:
+        """Return whether the user guest logs in with the password guest, from this machine."""
+        try:
+            pika.BlockingConnection(self._parameters(*GUEST)).close()
+        except (exceptions.AMQPError, OSError):
+            return False
+        return True
+
+    def foreign_rights(self) -> list[str]:
+        """Return what this user may do with objects of another group: read, write, configure.
+
+        The broker checks a right before it looks whether the object exists; the objects of that group do not.
+        """
+        group = f"doctor-{secrets.token_hex(8)}"
+        queue = log_name(group, LogKind.HALF, 0)
+        tries: dict[str, Callable[[Any], Any]] = {
+            "read": lambda channel: channel.basic_get(queue),
+            "write": lambda channel: self._publish_and_wait(channel, logs_name(group)),
+            "delete": lambda channel: channel.queue_delete(queue, if_unused=True, if_empty=True),
+        }
+        return [what for what, attempt in tries.items() if self._is_allowed(attempt)]
+
+    def _is_allowed(self, attempt: Callable[[Any], Any]) -> bool:
+        with self.channel() as channel:
+            try:
+                attempt(channel)
+            except exceptions.ChannelClosedByBroker as error:
+                if is_forbidden(error):
+                    return False
+                if not is_missing(error):
+                    raise UntoldError(error.reply_text) from error
+        return True
+
+    @staticmethod
+    def _publish_and_wait(channel: Any, exchange: str) -> None:
+        channel.confirm_delivery()
+        channel.basic_publish(exchange, NOWHERE, b"")
+
+    def _parameters(self, user: str = "", password: str = "") -> list[Any]:
         options = self.options
         context = options.tls_context()
+        own = credentials_of(options)
+        credentials = pika.PlainCredentials(user, password, erase_on_connect=False) if user else own
         return [
             pika.ConnectionParameters(
                 host=host,
                 port=port,
                 virtual_host=options.vhost,
-                credentials=credentials_of(options),
+                credentials=credentials,
                 heartbeat=0,
                 socket_timeout=options.connect_timeout_s,
                 stack_timeout=2 * options.connect_timeout_s,
@@ -154,6 +197,7 @@ class RabbitmqSubject:
             raise UntoldError(
                 "AMQP does not report it",
                 f"--monitor http://{self.options.host}:15672 (rabbitmq-plugins enable rabbitmq_management)",
+                is_for_production=True,
             )
         parts = urlsplit(self.request.monitor_url)
         user, password = unquote(parts.username or self.options.user), unquote(parts.password or self.options.password)
