@@ -174,7 +174,7 @@ class NatsSubject:
 
             former, client._error_cb = client._error_cb, failed  # noqa: SLF001 - set with a connection only
             await client.publish(subject, b"")
-            # nats-py writes the first PING before the message. The server sends a refusal before the answer to the second.
+            # nats-py writes the first PING before the message; a refusal comes before the answer to the second one.
             await client.flush(PROBE_TIMEOUT_S)
             await client.flush(PROBE_TIMEOUT_S)
             client._error_cb = former  # noqa: SLF001
