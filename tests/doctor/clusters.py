@@ -1,7 +1,8 @@
 """Show `txcore doctor` on a default single node and on a durable cluster of three, for each broker, on loopback.
 
 `python tests/doctor/clusters.py [--write] [kafka] [rabbitmq] [nats]`. With `--write` the output goes into
-docs/doctor.md. The exit status is 0 if each single node has a failure and each cluster has only OK lines, else 1.
+docs/doctor.md. The exit status is 0 if each single node has a failure and each cluster has none, else 1. The
+clusters have no users, so that two of their lines are warnings.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
             print(text_of(shown[-1]), flush=True)  # noqa: T201 - a command speaks
     if "--write" in arguments:
         write(shown)
-    expected = [1, 0] * len(names)
+    expected = [1, 3] * len(names)
     return 0 if expected == [each.status for each in shown] else 1
 
 

@@ -110,7 +110,8 @@ def test_cluster_is_well(trio, group, admin, eventually):
             examination.close()
 
     # Each broker gets new topics by itself, a little later.
-    eventually(lambda: ["kafka.racks"] == [each.name for each in report().lines if each.finding.level is not Level.OK])
+    expected = ["kafka.anonymous", "kafka.racks", "kafka.rights"]
+    eventually(lambda: expected == [each.name for each in report().lines if each.finding.level is not Level.OK])
     assert len(report().lines) == len(kafka_doctor.CHECKS)
 
 
