@@ -1,4 +1,4 @@
-"""The doctor's rules on who else may listen or log in, for brokers, databases and callbacks.
+"""The doctor's rules on what others may read or log in to, for brokers, databases and callbacks.
 
 An address of this machine's loopback is reached by its own programs only. Whether a broker that is examined there can
 be reached in other ways is not known, so such a finding is a warning, which a developer's broker may have.

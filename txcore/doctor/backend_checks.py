@@ -353,7 +353,7 @@ class _Tail:
     def measure(self) -> tuple[float, tuple[float, float] | None]:
         """Append a mark and read it back.
 
-        Returns how long its append took in seconds; and the error and the difference of the leader's clock from ours,
+        Returns how long its append lasted, in seconds; and the error and the difference of the leader's clock from ours,
         in milliseconds, None where the broker gives no time.
         """
         clock = self._subject.clock

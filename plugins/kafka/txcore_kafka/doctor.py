@@ -112,8 +112,8 @@ def _rights(subject: KafkaSubject) -> Finding:
     excess = subject.excess_rights()
     if not excess:
         return ok("this user has no right that no role needs")
-    topic, rights = next(iter(excess.items()))
-    text = f"this user may {shortened(rights)} topic {topic}, and {len(excess) - 1} more: no role of the group needs it"
+    rights = sorted(set().union(*excess.values()))
+    text = f"this user may {', '.join(rights)} {shortened(list(excess), 1)}: no role of the group needs that"
     change = "an authorizer in each broker's server.properties, and the rights that `txcore permissions` prints"
     return for_production(warn(text, change))
 
