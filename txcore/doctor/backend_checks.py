@@ -6,7 +6,6 @@ exist is not created.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from concurrent.futures import Future
 from contextlib import closing
@@ -15,7 +14,8 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BackendTimeoutError, ConfigError, DataLossError, TxcoreError
+from txcore.doctor.op_tail import AUTHOR, CALL_TIMEOUT_S, OpTail
+from txcore.errors import ConfigError, TxcoreError
 from txcore.findings import (
     SKEW_WARN_MS,
     Check,
@@ -32,16 +32,13 @@ from txcore.findings import (
 )
 from txcore.history.journey import Journey
 from txcore.history.log_survey import Survey, wait_for
-from txcore.port import Backend, Reader
-from txcore.records import RECORD_OVERHEAD_MAX, LogKind, Op, OpKind, Position, Status
+from txcore.port import Backend
+from txcore.records import RECORD_OVERHEAD_MAX
 
 T = TypeVar("T")
 
-CALL_TIMEOUT_S: Final = 15.0
-READ_TIMEOUT_S: Final = 30.0
 PROBE_COUNT_MAX: Final = 100
 PROBE_TIME_MAX_S: Final = 3.0
-PAUSE_S: Final = 0.000_5
 RELEASE_PARTS: Final = 4
 """Divisor of a release's time limit: a release is two appends in turn, each of which may take half of its share."""
 LEADERS_MAX: Final = 16
@@ -49,7 +46,6 @@ LEADERS_MAX: Final = 16
 LEADER_MARKS: Final = 3
 STALE_S: Final = 600.0
 """Seconds for which a running checker could have moved a checkpoint, after which the checkpoint counts as stale."""
-AUTHOR: Final = "txcore-doctor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +88,13 @@ class PortSubject:
     clock: Clock
     randomness: Randomness = field(default_factory=system_randomness)
 
-    def tick(self, partition: int = 0) -> bytes:
-        """Append a TICK to a partition, verify that it is stored, and return its name.
-
-        Raises:
-            TxcoreError: the TICK is not certainly stored.
-        """
-        nonce = self.randomness.getrandbits(128).to_bytes(16, "big")
-        op = Op(OpKind.TICK, nonce, 0, AUTHOR, self.clock.wall_ms())
-        outcome = self.wait(self.backend.mark(self.request.group, partition, op))
-        if outcome.status is not Status.DURABLE:
-            raise outcome.error or BackendTimeoutError(f"a TICK was settled as {outcome.status.value}")
-        return nonce
-
     def wait(self, future: Future[T]) -> T:
         """Return the result of a control call."""
         return wait_for(self.backend, future, CALL_TIMEOUT_S)
+
+    def tail(self, partition: int) -> OpTail:
+        """Return a reader of one op log, which writes marks into it."""
+        return OpTail(self.backend, self.request.group, partition, self.clock, self.randomness)
 
     @cached_property
     def probe(self) -> Probe:
@@ -120,12 +107,12 @@ class PortSubject:
         append_s: list[float] = []
         read_back_s: list[float] = []
         skews: list[tuple[float, float]] = []
-        with closing(_Tail(self, 0)) as reader:
-            reader.until(self.tick())  # earlier records are read now
+        with closing(self.tail(0)) as tail:
+            tail.skip()
             started_s = clock.elapsed_s()
             while len(append_s) < PROBE_COUNT_MAX and clock.elapsed_s() - started_s < PROBE_TIME_MAX_S:
                 begun_s = clock.elapsed_s()
-                stored_s, skew = reader.measure()
+                stored_s, skew = tail.measure()
                 append_s.append(stored_s)
                 read_back_s.append(clock.elapsed_s() - begun_s)
                 skews += [skew] if skew else []
@@ -141,9 +128,9 @@ class PortSubject:
         """
         found = []
         for partition in range(min(self.partition_count, LEADERS_MAX)):
-            with closing(_Tail(self, partition)) as reader:
-                reader.until(self.tick(partition))
-                measured = [reader.measure()[1] for _ in range(LEADER_MARKS)]
+            with closing(self.tail(partition)) as tail:
+                tail.skip()
+                measured = [tail.measure()[1] for _ in range(LEADER_MARKS)]
             found.append(min(skew for skew in measured if skew))
         return found
 
@@ -335,62 +322,6 @@ CHECKS: Final = (
 
 
 # -- measuring ----------------------------------------------------------------------------------------------------
-
-
-class _Tail:
-    """A reader of one partition's op log that follows its own marks."""
-
-    def __init__(self, subject: PortSubject, partition: int) -> None:
-        self._subject = subject
-        self._partition = partition
-        self._pause = threading.Event()
-        checkpoint = subject.wait(subject.backend.load_checkpoint(subject.request.group, partition))
-        self._reader = self._read_from(checkpoint.op if checkpoint else None)
-
-    def _read_from(self, start: Position | None) -> Reader:
-        return self._subject.backend.read(self._subject.request.group, LogKind.OP, self._partition, start)
-
-    def measure(self) -> tuple[float, tuple[float, float] | None]:
-        """Append a mark and read it back.
-
-        Returns how long its append lasted, in seconds; and the error and the difference of the leader's clock from ours,
-        in milliseconds, None where the broker gives no time.
-        """
-        clock = self._subject.clock
-        wall_ms, begun_s = clock.wall_ms(), clock.elapsed_s()
-        nonce = self._subject.tick(self._partition)
-        stored_s = clock.elapsed_s() - begun_s
-        appended_ms = self.until(nonce)
-        if appended_ms is None:
-            return stored_s, None
-        return stored_s, (stored_s * 500 + 1, appended_ms - wall_ms - stored_s * 500)
-
-    def until(self, nonce: bytes) -> int | None:
-        """Read until *nonce* and return the broker's time of its record.
-
-        Raises:
-            BackendTimeoutError: the mark was not read back.
-        """
-        clock = self._subject.clock
-        deadline_s = clock.elapsed_s() + READ_TIMEOUT_S
-        while clock.elapsed_s() < deadline_s:
-            self._subject.backend.poll(0.0)
-            try:
-                records = self._reader.read(1_000)
-            except DataLossError as loss:
-                self._reader.close()
-                self._reader = self._read_from(None if loss.first is None else Position(loss.first))
-                continue
-            for record in records:
-                if nonce in record.body:
-                    return record.appended_ms
-            if not records:
-                self._pause.wait(PAUSE_S)
-        raise BackendTimeoutError(f"a mark was not read back within {READ_TIMEOUT_S:g} s")
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._reader.close()
 
 
 def _aged(journey: Journey, now_ms: int) -> Aged:

@@ -12,7 +12,6 @@ from typing import Final
 
 import confluent_kafka
 
-from txcore.backends.exposure import anonymous_finding, encryption_finding
 from txcore.findings import (
     Check,
     Examination,
@@ -29,6 +28,7 @@ from txcore.findings import (
     warn,
 )
 from txcore.records import LogKind
+from txcore_kafka import doctor_exposure
 from txcore_kafka.doctor_access import KafkaSubject, TopicView
 from txcore_kafka.options import TRANSACTION, Options, topic_name
 
@@ -88,34 +88,6 @@ def _brokers(subject: KafkaSubject) -> Finding:
             )
         )
     return ok(counted(count, "broker"))
-
-
-def _encryption(subject: KafkaSubject) -> Finding:
-    options = subject.options
-    sent = f"messages and the password of {options.user!r}" if options.sasl == "PLAIN" else "messages"
-    return encryption_finding(
-        subject.hosts,
-        is_encrypted=options.is_encrypted,
-        is_verified=options.tls_verify,
-        sent=sent,
-        change="tls=true and tls_ca=FILE in the URL, and a listener SASL_SSL or SSL in each broker's server.properties",
-    )
-
-
-def _anonymous(subject: KafkaSubject) -> Finding:
-    login = "clients without user and certificate" if subject.accepts_anonymous() else ""
-    change = "only listeners SASL_SSL, or SSL with ssl.client.auth=required, in each broker's server.properties"
-    return anonymous_finding(subject.hosts, login, change)
-
-
-def _rights(subject: KafkaSubject) -> Finding:
-    excess = subject.excess_rights()
-    if not excess:
-        return ok("this user has no right that no role needs")
-    rights = sorted(set().union(*excess.values()))
-    text = f"this user may {', '.join(rights)} {shortened(list(excess), 1)}: no role of the group needs that"
-    change = "an authorizer in each broker's server.properties, and the rights that `txcore permissions` prints"
-    return for_production(warn(text, change))
 
 
 def _racks(subject: KafkaSubject) -> Finding:
@@ -384,8 +356,8 @@ CHECKS: Final = (
     Check("kafka.client", "librdkafka is a version without known faults", _client),
     Check("kafka.version", "the brokers get fixes", _version),
     Check("kafka.brokers", "there are three brokers", _brokers),
-    Check("kafka.encryption", "nothing is sent unprotected to another machine", _encryption),
-    Check("kafka.anonymous", "no client without credentials is accepted", _anonymous),
+    Check("kafka.encryption", "nothing is sent unprotected to another machine", doctor_exposure.encryption),
+    Check("kafka.anonymous", "no client without credentials is accepted", doctor_exposure.anonymous),
     Check("kafka.racks", "brokers are not all in one rack", _racks),
     Check("kafka.auto-create", "topics are not made by asking for them", _auto_create),
     Check("kafka.session-timeout", "the brokers take the checkers' session timeout", _session_timeout),
@@ -393,7 +365,9 @@ CHECKS: Final = (
     Check("kafka.hanging-transactions", "a killed broker leaves no transaction open", _hanging),
     Check("kafka.internal-topics", "Kafka's own topics have three replicas", _internal_topics),
     Check("kafka.topics", "the group's topics exist, with equal partitions", _topics),
-    Check("kafka.rights", "this user has no more rights than its role needs", _rights, needs="kafka.topics"),
+    Check(
+        "kafka.rights", "this user has no more rights than its role needs", doctor_exposure.rights, needs="kafka.topics"
+    ),
     Check("kafka.replicas", "they have three replicas", _replicas, needs="kafka.topics"),
     Check("kafka.in-sync", "all replicas are in sync", _in_sync, needs="kafka.topics"),
     Check("kafka.min-in-sync", "two replicas acknowledge, of more than two", _min_in_sync, needs="kafka.topics"),
