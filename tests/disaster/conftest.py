@@ -21,6 +21,7 @@ from txcore_sqlite.consumer import SqliteConsumer, read_topic
 
 import txcore
 from txcore.fence import FenceAnswer
+from txcore.ids import TransactionId
 from txcore.sqlfence import SqlFence
 
 GROUP, TOPIC = "shop", "orders.created"
@@ -62,6 +63,13 @@ class Service:
         """Let a relay send what waits in the message table, and return the number of messages sent."""
         with closing_relay(txcore.Relay(self.backend, GROUP, self.engine)) as relay:
             return relay.run_once().sent
+
+    def drop(self, identity: bytes) -> None:
+        """Let a relay park a message whose topic is missing, and drop it as an operator."""
+        limits = txcore.RelayLimits(tries_max=1)
+        with closing_relay(txcore.Relay(self.backend, GROUP, self.engine, limits=limits)) as relay:
+            assert relay.run_once().parked == 1
+            assert relay.drop(TransactionId(identity), "a test", "anna") == 1
 
     def undo(self, item: str, identity: bytes) -> None:
         """Turn a committed order into one that was rolled back and checked, as a crash before the commit leaves it."""

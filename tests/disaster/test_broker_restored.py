@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txcore_conformance.kit import Observed
+from txcore_conformance.kit import ROLLBACK, Answers, Observed
 
 import txcore
 from txcore.fence import FenceAnswer
@@ -69,6 +69,20 @@ def test_restored_broker_asks_the_fence_again(shop):
     assert shop.messages() == ["open"]
     shop.receive()
     assert shop.mails() == ["after", "open", "via table"]
+
+
+def test_listener_is_asked_again_after_the_broker_was_restored(shop):
+    """A half without a fence, decided after the copy, is a question to its listener again."""
+    listener = Answers(ROLLBACK)
+    with shop.running() as service:
+        producer = service.producer(fence=None, listener=listener)
+        producer.send_message_in_transaction(txcore.Message("orders.created", b"tea"))
+    shop.copy("broker.db")
+    for times in (1, 2):
+        with shop.running() as service:
+            service.check(fence=None, listener=listener)
+        assert len(listener.asked) == times
+        shop.restore("broker.db")
 
 
 def test_half_whose_row_was_pruned_is_parked_after_the_broker_was_restored(shop):

@@ -50,6 +50,38 @@ def test_restored_message_table_rows_are_sent_again_with_their_ids(shop):
     assert shop.mails() == ["tea"]
 
 
+def test_dropped_message_is_sent_after_its_row_was_restored(strict_shop):
+    """A message that an operator dropped after the copy waits again, and the relay sends it."""
+    with strict_shop.running() as service:
+        service.backend.create_topic(TOPIC)
+        identity = service.order("tea", mode="table")
+    strict_shop.copy("shop.db")
+    strict_shop.delete_topic()
+    with strict_shop.running() as service:
+        service.drop(identity)
+        service.backend.create_topic(TOPIC)
+        assert service.relay() == 0
+    strict_shop.restore("shop.db")
+    with strict_shop.running() as service:
+        assert service.relay() == 1
+    assert strict_shop.messages() == ["tea"]
+
+
+def test_pruned_rows_come_back_with_the_former_horizon(shop):
+    """A restored fence knows rows that were pruned since, and has the horizon of the copy."""
+    with shop.running() as service:
+        identity = service.order("tea")
+    shop.copy("shop.db")
+    with shop.running() as service:
+        service.prune()
+        assert service.row(identity) is FenceAnswer.PRUNED
+    shop.restore("shop.db")
+    with shop.running() as service:
+        assert service.row(identity) is FenceAnswer.COMMIT
+        service.prune()
+        assert service.row(identity) is FenceAnswer.PRUNED
+
+
 def test_parked_message_is_sent_by_a_resume_although_its_order_is_gone(strict_shop):
     """A journaled COMMIT does not ask the database again: a resume after the restore sends a message without order."""
     strict_shop.copy("shop.db")
