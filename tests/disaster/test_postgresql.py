@@ -99,7 +99,8 @@ def test_recovery_to_a_point_in_time_is_the_same_database(server, archive, shop_
             after = service.order("after, crashed", dies=True)
             service.order("after")
         name = run_sql(server.url, "SELECT pg_walfile_name(pg_switch_wal())")
-        wait_until((archive / name).exists, "the archiving of the log")
+        # An archiver that was not yet there when it was woken looks by itself, once a minute.
+        wait_until((archive / name).exists, "the archiving of the log", timeout_s=150.0)
         server.stop()
         recovered.recover("monday")
         with shop.running(recovered.url) as service:
