@@ -49,7 +49,9 @@ def test_every_metric_of_trouble_has_an_alert():
     text = " ".join(rule["expr"] for rule in alerts())
     for name in (
         "txcore_pending_oldest_age_seconds",
-        "txcore_parked_total",
+        "txcore_parked_halves",
+        "txcore_table_rows",
+        "txcore_table_oldest_age_seconds",
         "txcore_op_conflicts_total",
         "txcore_poison_total",
         "txcore_broker_errors_total",

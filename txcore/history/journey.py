@@ -11,6 +11,7 @@ from txcore.history.parked_entries import (
     STRANGE_CODES,
     half_in,
     is_newer,
+    open_entry,
     why_unreadable,
 )
 from txcore.ids import TransactionId, born_ms
@@ -69,13 +70,11 @@ class Journey:
 
     def add_parked(self, entry: Parked) -> None:
         """Add a parked record, in log order: a CLOSED applies to those before it."""
-        if entry.code != ParkCode.CLOSED:
+        self.entry = open_entry(self.entry, entry)
+        if entry.code == ParkCode.CLOSED:
+            self.closed_generation = max(self.closed_generation, entry.generation)
+        else:
             self.parked.append(entry)
-            self.entry = entry
-            return
-        self.closed_generation = max(self.closed_generation, entry.generation)
-        if self.entry is not None and self.entry.generation <= entry.generation:
-            self.entry = None
 
     @property
     def state(self) -> str:

@@ -27,6 +27,13 @@ LOST_COMMIT_TEXT: Final = (
 GONE_TEXT: Final = "its half is gone from the log, there is nothing to decide"
 
 
+def open_entry(before: Parked | None, record: Parked) -> Parked | None:
+    """Return a transaction's open entry after *record*, in log order; a CLOSED closes those up to its generation."""
+    if record.code != ParkCode.CLOSED:
+        return record
+    return before if before is not None and before.generation > record.generation else None
+
+
 def half_in(parked: Parked) -> Half | None:
     """Return the half inside a parked record; None for poison, for a newer half, and where there are no bytes.
 

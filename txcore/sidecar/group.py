@@ -17,6 +17,7 @@ from txcore.port import Backend, ensured
 from txcore.sidecar.answers import Answers, open_answers
 from txcore.sidecar.database_watch import DatabaseWatch
 from txcore.sidecar.figures import Figures
+from txcore.sidecar.parked_watch import ParkedWatch
 from txcore.sidecar.plan import GroupPlan
 from txcore.sidecar.readiness import OPTIONAL, components_of
 from txcore.sidecar.relays import GroupRelay, start_relay
@@ -96,6 +97,7 @@ class GroupRunner:
         self._answers: Answers | None = None
         self._relay: GroupRelay | None = None
         self._watch: DatabaseWatch | None = None
+        self._parked: ParkedWatch | None = None
         self._backend: Backend | None = None
         self._stop = threading.Event()
         self._counting = threading.Lock()
@@ -129,6 +131,18 @@ class GroupRunner:
         """The counts of the message table's relay; None without one."""
         relay = self._relay
         return None if relay is None else relay.relay.stats()
+
+    @property
+    def parked(self) -> Mapping[str, int] | None:
+        """The parked halves of the whole group by code; None until the parked logs were read."""
+        watch = self._parked
+        return None if watch is None else watch.counts
+
+    def changed(self) -> None:
+        """Count the parked halves again soon, because an operator has resumed or decided something."""
+        watch = self._parked
+        if watch is not None:
+            watch.look_again()
 
     def status(self) -> GroupStatus:
         """Return the state of the group."""
@@ -167,7 +181,7 @@ class GroupRunner:
         try:
             self._answers = answers = open_answers(plan, self._resources, self.figures, self._clock, self._randomness)
             self._backend = self._resources.take_backend(plan.backend_url)
-            ensured(self._backend, plan.name, plan.section.partitions or None)
+            partition_count = ensured(self._backend, plan.name, plan.section.partitions or None)
             self._checker = Checker(
                 self._backend,
                 plan.name,
@@ -185,6 +199,8 @@ class GroupRunner:
             if answers.fence is not None:
                 self._watch = DatabaseWatch(plan, answers.fence.circuit, self._clock)
                 self._watch.start()
+            self._parked = ParkedWatch(self._backend, plan.name, partition_count, self._clock)
+            self._parked.start()
             self._checker.start()
         except BaseException:
             self.figures.starts_failed += 1
@@ -203,6 +219,7 @@ class GroupRunner:
             self.figures.halves += 0 if self._checker is None else self._checker_halves()
             self._checker = None
         watch, self._watch = self._watch, None
+        parked, self._parked = self._parked, None
         relay, self._relay = self._relay, None
         answers, self._answers = self._answers, None
         backend, self._backend = self._backend, None
@@ -215,6 +232,8 @@ class GroupRunner:
                 closing.callback(relay.close, self.plan.checker.shutdown_s)
             if watch is not None:
                 closing.callback(watch.close)
+            if parked is not None:
+                closing.callback(parked.close)
 
     def _wait(self, reason: str, pause_s: float) -> None:
         is_news = reason != self._reason

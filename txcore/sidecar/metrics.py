@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from txcore.records import ParkCode
 from txcore.runtime import instrumentation as names
 from txcore.sidecar.figures import Histogram
 from txcore.sidecar.group import GroupRunner, GroupState
@@ -73,7 +74,13 @@ VISIBLE: Final = Metric(
     "histogram",
     "From the half's birth to its release, for those that this checker published.",
 )
-PARKED: Final = Metric("txcore_parked_total", "counter", "Halves parked, by reason.", ("group", "code"))
+PARKED: Final = Metric("txcore_parked_total", "counter", "Halves that this checker parked.", ("group", "code"))
+PARKED_NOW: Final = Metric(
+    "txcore_parked_halves",
+    "gauge",
+    "Parked halves of the whole group, whichever checker owns them; none until its parked logs were read.",
+    ("group", "code"),
+)
 CARRIED: Final = Metric("txcore_carried_total", "counter", "Halves carried forward.")
 TAKEOVERS: Final = Metric("txcore_takeovers_total", "counter", "Partitions claimed.")
 STOOD_DOWN: Final = Metric("txcore_stood_down_total", "counter", "Partitions lost to another checker.")
@@ -133,6 +140,7 @@ BY_EVENT: Final = {
     WRONG_LISTENER: names.CHECK_WRONG_LISTENER,
     WRONG_DATABASE: names.CHECK_WRONG_DATABASE,
 }
+PARK_CODES: Final = tuple(code.value for code in ParkCode if code is not ParkCode.CLOSED)
 CALLBACK_RESULTS: Final = ("answered", "refused", "malformed", "timeout", "unreachable")
 
 
@@ -183,6 +191,10 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     for metric, counter in ((CHECKS, figures.answers), (ENDS, figures.ends), (PARKED, figures.parked)):
         for label, count in list(counter.items()):
             yield metric, (label,), count
+    parked = runner.parked
+    if parked is not None:
+        for code in dict.fromkeys((*PARK_CODES, *parked)):
+            yield PARKED_NOW, (code,), parked.get(code, 0)
     if runner.plan.callback is not None:
         for result in CALLBACK_RESULTS:
             yield CALLBACKS, (result,), figures.callbacks[result]

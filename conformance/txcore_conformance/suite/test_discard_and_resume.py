@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from txcore import EndState, HalfRefusedError, Message, TransactionStateError, UsageError
+from txcore.history.log_survey import existing_partitions
+from txcore.history.parked_log import ParkedLog
 from txcore.ids import TransactionId
 from txcore.records import Forced, OpKind
 from txcore_conformance.kit import COMMIT, ROLLBACK, UNKNOWN, Answers, Kit, Observed
@@ -58,6 +60,31 @@ def test_a_resumed_half_is_asked_again_and_delivered_once(kit: Kit, topic: str) 
     assert (1, OpKind.COMMIT) == (journey.generation, journey.final)
     assert [0, 1] == [half.check_times for half in listener.asked]
     assert ([], []) == (kit.operator().parked(), kit.operator().pending())
+
+
+def test_a_parked_log_shows_the_entries_that_are_open(kit: Kit, topic: str) -> None:
+    """A reader of the parked logs alone learns of each new entry, and of its end; one that begins later agrees."""
+    kit.checker(Answers(UNKNOWN)).stop()
+    partitions = range(existing_partitions(kit.backend, kit.group, kit.timeout_s))
+    logs = [ParkedLog(kit.backend, kit.group, partition) for partition in partitions]
+
+    def is_read(read: list[ParkedLog], expected: dict[TransactionId, str]) -> bool:
+        for log in read:
+            log.poll()
+        found = {identity: entry.code for log in read for identity, entry in log.entries.items()}
+        return all(log.is_read for log in read) and expected == found
+
+    kit.until(lambda: is_read(logs, {}), "empty logs")
+    first, second = _discarded(kit, topic), _discarded(kit, topic)
+    both = {first: "CHECKS_EXHAUSTED", second: "CHECKS_EXHAUSTED"}
+    kit.until(lambda: is_read(logs, both), "two entries")
+    kit.operator().resume(first, "the service is back")
+    kit.sweep(kit.checker(Answers(COMMIT)))
+    kit.until(lambda: is_read(logs, {second: "CHECKS_EXHAUSTED"}), "the end of the first")
+    late = [ParkedLog(kit.backend, kit.group, partition) for partition in partitions]
+    kit.until(lambda: is_read(late, {second: "CHECKS_EXHAUSTED"}), "what is open")
+    for log in [*logs, *late]:
+        log.close()
 
 
 def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:

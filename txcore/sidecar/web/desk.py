@@ -153,6 +153,7 @@ class Desk:
             except UsageError as error:
                 raise DeskError(404, str(error)) from error
             text = self._act(operator, case, decision)
+        runner.changed()
         LOG.warning("operator.asked", extra={"txcore": facts | {"reason": decision.reason, "result": text}})
         return text
 

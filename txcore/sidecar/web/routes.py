@@ -128,6 +128,7 @@ def _group(runner: GroupRunner) -> dict[str, Any]:
         "checks": dict(figures.answers),
         "ends": dict(figures.ends),
         "parked": dict(figures.parked),
+        "parked_now": runner.parked,
         "broker_errors": figures.broker_errors,
         "loop_lag_s": status.checker.lag_s,
     }

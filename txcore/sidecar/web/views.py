@@ -56,7 +56,8 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
         "reasons": [*status.troubles, *status.degraded],
         "pending": f"{pending:,}",
         "oldest": formatting.age(max((each.oldest_age_s for each in partitions), default=0.0)) if pending else NOTHING,
-        "parked": sum(list(figures.parked.values())),
+        "parked": _parked_text(runner.parked),
+        "is_parked": bool(runner.parked),
         "partitions": len(partitions),
         "commits": f"{figures.ends['COMMIT']:,}",
         "rollbacks": f"{figures.ends['ROLLBACK']:,}",
@@ -67,6 +68,10 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
         "policy": f"asked again every {policy.interval_s:g} s, parked after {policy.check_max} answers of UNKNOWN",
         "answers": ", ".join(f"{figures.answers[each]:,} {each}" for each in (*ANSWERS, NO_ANSWER)),
     }
+
+
+def _parked_text(counts: Mapping[str, int] | None) -> str:
+    return "not read yet" if counts is None else f"{sum(counts.values()):,}"
 
 
 def partition_rows(runner: GroupRunner, listing: Listing, now_ms: int) -> list[dict[str, Any]]:
