@@ -172,6 +172,25 @@ def test_parked_message_is_sent_when_it_is_resumed(bench):
     assert len(bench.bodies("refusing")) == 1
 
 
+def test_stats_have_the_reason_of_the_oldest_refused_message(bench):
+    """A message that waits comes before a parked one, and one that was resumed or not tried yet has no reason."""
+    identity = bench.put(topic="refusing")
+    assert bench.relay().waiting().reason == ""
+    bench.broker.refusing.add("refusing")
+    bench.relay(limits=RelayLimits(tries_max=1)).run_once()
+    stats = bench.relay().waiting()
+    assert (stats.waiting, stats.parked, "'refusing'" in stats.reason) == (0, 1, True)
+    bench.put(topic="later", key=b"later")
+    bench.broker.refusing.add("later")
+    bench.relay(limits=RelayLimits(tries_max=9)).run_once()
+    stats = bench.relay().waiting()
+    assert (stats.waiting, stats.parked, "'later'" in stats.reason) == (1, 1, True)
+    bench.broker.refusing.clear()
+    bench.relay().run_once()
+    bench.relay().resume(identity)
+    assert (bench.relay().waiting().waiting, bench.relay().waiting().reason) == (1, "")
+
+
 def test_resumed_message_has_all_its_tries_again(bench):
     """A resumed message has all its tries again, and a parked one gives the relay no work."""
     identity = bench.put(topic="refusing")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import txcore
 
 CONFIG = """
 [backends.main]
-url = "{broker}?lease_s=1.0"
+url = "{broker}?lease_s=1.0{options}"
 [databases.shop]
 url = "{database}"
 [groups.orders]
@@ -17,17 +18,17 @@ partitions = 2
 """
 
 
-def order(shop, count, first=0):
+def order(shop, count, first=0, topic="orders.created"):
     """Commit orders by the message table, and return their number."""
     producer = txcore.TransactionProducer(shop.backend, "orders", fence=shop.fence, mode="table")
     for number in range(first, first + count):
         with producer.transaction(shop.engine) as tx:
-            tx.publish(txcore.Message("orders.created", b"%d" % number, key=b"k"))
+            tx.publish(txcore.Message(topic, b"%d" % number, key=b"k"))
     return count
 
 
-def configure(shop, more=""):
-    text = CONFIG.format(broker=shop.broker_url, database=shop.database_url) + more
+def configure(shop, more="", options=""):
+    text = CONFIG.format(broker=shop.broker_url, options=options, database=shop.database_url) + more
     (shop.folder / "txcore.toml").write_text(text)
 
 
@@ -65,3 +66,26 @@ def test_group_may_leave_its_table_to_another_relay(shop, checkers, wait_until):
     assert len(shop.delivered()) == len(halves[True])
     assert running.metric("txcore_relay_up", group="orders") == 0
     assert running.stop() == 0
+
+
+def test_the_table_and_its_last_error_are_shown(shop, checkers, wait_until):
+    """API, metrics and console have what waits, what is parked, and why; they agree, also after a restart."""
+    configure(shop, "relay_tries_max = 1\n", options="&auto_create=false")
+    order(shop, 1, topic="no-such-topic")
+    running = checkers.ready()
+
+    def shown(running):
+        table = json.loads(running.get("/api/v1/groups/orders")[1])["table"]
+        return table if table and table["parked"] else None
+
+    for _ in range(2):
+        table = wait_until(lambda each=running: shown(each), "the parked message")
+        assert (0, 1, 0) == (table["waiting"], table["parked"], table["dropped"])
+        assert "no-such-topic" in table["reason"]
+        assert "" == table["relay"]["trouble"]
+        assert 1 == running.metric("txcore_table_rows", group="orders", state="parked")
+        assert "no-such-topic" in running.get("/console/groups/orders")[1]
+        assert '<dt>parked there</dt><dd class="bad">1</dd>' in running.get("/console")[1]
+        assert 0 == running.stop()
+        running = checkers.ready()
+    assert 0 == running.stop()

@@ -32,7 +32,7 @@ except ImportError as missing:
 
 from txcore.outbox.foreign_layouts import LAYOUTS, Layout, layout_of
 from txcore.outbox.foreign_tables import OutboxTable
-from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
+from txcore.outbox.slots import ParkedMessage, TableStats
 from txcore.outbox.sql_table import NoTableError, SqlMessageTable
 
 HOLD_SPARE_S: Final = 10.0
@@ -51,7 +51,7 @@ class RelayStats:
         trouble: Why the relay sends nothing now; "" while it can send.
         turned_s: Seconds since a running relay last finished a batch; many while database or broker are silent.
         newer: Why messages of a newer txcore wait, and with them all messages of their keys; "" for none.
-        waiting: The table's counts as last read; a running relay reads them every `COUNT_EVERY_S` seconds.
+        waiting: The table's counts as last read; a running relay reads them every `COUNT_EVERY_S` seconds. None before.
     """
 
     sent: int = 0
@@ -62,7 +62,7 @@ class RelayStats:
     trouble: str = ""
     turned_s: float = 0.0
     newer: str = ""
-    waiting: TableStats = EMPTY
+    waiting: TableStats | None = None
 
 
 class Relay(RunningInside):

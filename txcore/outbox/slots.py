@@ -38,12 +38,17 @@ class ParkedMessage:
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """Rows to be sent, rows parked, the age of the oldest one to be sent (0 for none), rows that were dropped."""
+    """Rows to be sent, rows parked, the age of the oldest one to be sent (0 for none), rows that were dropped.
+
+    Attributes:
+        reason: Why its target refused the oldest row that is still to be sent, else the oldest parked one; "" for none.
+    """
 
     waiting: int
     parked: int
     oldest_age_s: float
     dropped: int = 0
+    reason: str = ""
 
 
 EMPTY: Final = TableStats(0, 0, 0.0)
@@ -167,12 +172,21 @@ class Slots:
     def stats(self, border: Border) -> TableStats:
         """Count the rows."""
         sql = (
-            f"SELECT parked, count(*), {self._now_ms} - {self.dialect.as_ms.format('min(created)')} "  # noqa: S608
+            f"SELECT parked, count(*), {self._now_ms} - {self.dialect.as_ms.format('min(created)')}, "  # noqa: S608
+            f"min(CASE WHEN tries > 0 THEN number END) "
             f"FROM {self._message} WHERE producer_group = :producer_group GROUP BY parked"
         )
-        found = {int(row[0]): (int(row[1]), max(int(row[2]), 0)) for row in border.rows(sql, self._group)}
-        waiting, age_ms = found.get(0, (0, 0))
-        return TableStats(waiting, found.get(1, (0, 0))[0], age_ms / 1000, found.get(DROPPED, (0, 0))[0])
+        found = {int(row[0]): row for row in border.rows(sql, self._group)}
+        counts = {parked: int(row[1]) for parked, row in found.items()}
+        age_ms = max(int(found[0][2]), 0) if 0 in found else 0
+        refused = [row[3] for parked, row in sorted(found.items()) if parked != DROPPED and row[3] is not None]
+        reason = self._reason(border, int(refused[0])) if refused else ""
+        return TableStats(counts.get(0, 0), counts.get(1, 0), age_ms / 1000, counts.get(DROPPED, 0), reason)
+
+    def _reason(self, border: Border, number: int) -> str:
+        """Return the reason in the row of this number."""
+        sql = f"SELECT reason FROM {self._message} WHERE producer_group = :producer_group AND number = {number}"  # noqa: S608
+        return next((str(row[0] or "") for row in border.rows(sql, self._group)), "")
 
     def parked(self, border: Border, count_max: int, *, is_dropped: bool = False) -> list[ParkedMessage]:
         """Return the parked messages, or the dropped ones, oldest first."""

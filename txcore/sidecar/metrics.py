@@ -214,9 +214,10 @@ def _relayed(relay: RelayStats) -> Iterator[tuple[Metric, tuple[str, ...], Any]]
     yield RELAY_REFUSED, (), relay.refused
     yield RELAY_PARKED, (), relay.parked
     yield RELAY_UP, (), int(not trouble_of(relay))
-    yield TABLE_ROWS, ("waiting",), relay.waiting.waiting
-    yield TABLE_ROWS, ("parked",), relay.waiting.parked
-    yield TABLE_OLDEST, (), relay.waiting.oldest_age_s
+    if relay.waiting is not None:
+        yield TABLE_ROWS, ("waiting",), relay.waiting.waiting
+        yield TABLE_ROWS, ("parked",), relay.waiting.parked
+        yield TABLE_OLDEST, (), relay.waiting.oldest_age_s
 
 
 def _family(metric: Metric) -> Family:

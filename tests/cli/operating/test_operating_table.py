@@ -40,7 +40,44 @@ def test_stats_counts_waiting_and_parked_messages(world, put, relay):
     assert world.json("table", "stats")["waiting"] == 1
     assert "1 message to be sent, the oldest for " in world("table", "stats").output
     relay.run_once()
-    assert world.json("table", "stats") == {"waiting": 0, "parked": 0, "oldest_age_s": 0.0, "dropped": 0}
+    empty = {"waiting": 0, "parked": 0, "oldest_age_s": 0.0, "dropped": 0, "reason": ""}
+    assert world.json("table", "stats") == empty
+
+
+@pytest.mark.parametrize(("tries_max", "waiting", "parked"), [(2, 1, 0), (1, 0, 1)], ids=["waiting", "parked"])
+def test_stats_and_top_name_the_last_error(world, put, tries_max, waiting, parked):
+    """Both have the reason in the row, as text that fits 80 columns and as JSON: of a row that waits or is parked."""
+    put("a-topic-that-is-not-there")
+    limits = library.RelayLimits(tries_max=tries_max)
+    library.Relay(world.kit.backend, world.kit.group, world.engine, limits=limits).run_once()
+    (group,) = world.json("top")
+    for found in (world.json("table", "stats"), group["table"]):
+        assert (found["waiting"], found["parked"]) == (waiting, parked)
+        assert "a-topic-that-is-not-there" in found["reason"]
+    for ran in (world("table", "stats"), world("top", "--once")):
+        assert "last error: " in ran.output
+        assert "a-topic-that-is-not-there" in ran.output
+        assert ran.width <= 80
+
+
+def test_top_counts_the_messages_in_the_table(world, put):
+    """The view has the number and the age; without a database it has no word about the table."""
+    put()
+    ran = world("top", "--once")
+    assert "message table: 1 message to be sent, the oldest for " in ran.output
+    assert ran.width <= 80
+    without = world.here("top", "--once", "--broker", world.broker_url, "--group", world.kit.group)
+    assert (without.status, "message table" in without.output) == (0, False)
+
+
+def test_top_works_without_a_message_table(world):
+    """A fence that was made without the table does not stop the view."""
+    with world.engine.begin() as connection:
+        connection.execute(text("DROP TABLE txcore_tx_msg"))
+    try:
+        assert (world("top", "--once").errors, world.json("top")[0]["table"]) == ("", None)
+    finally:
+        world.fence.create()
 
 
 def test_parked_message_is_listed_and_sent_again(world, put, relay):

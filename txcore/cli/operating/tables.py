@@ -10,25 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from txcore import wire
-from txcore.cli.operating.place import Place, acting_name, at_place, open_fence, the_database
+from txcore.cli.operating.place import Address, Place, acting_name, at_place, open_fence, the_database
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import id_text, parse_id
 from txcore.operator import formatting
 
 if TYPE_CHECKING:
-    from txcore.outbox.slots import ParkedMessage
+    from txcore.outbox.slots import ParkedMessage, TableStats
     from txcore.outbox.sql_table import SqlMessageTable
+    from txcore.sqlfence import SqlFence
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")]
 LIMIT: Final = 50
+REASON_MAX: Final = 500
 UNREADABLE: Final = "(unreadable)"
 
 app = typer.Typer(no_args_is_help=True, help="The messages that wait in the service's database for a relay.")
 
 
 def stats(place: Place) -> None:
-    """Count the messages to be sent and the parked ones. Reads only.
+    """Count the messages to be sent and the parked ones, and show why the last one was refused. Reads only.
 
     Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
     """
@@ -38,9 +40,9 @@ def stats(place: Place) -> None:
     if place.as_json:
         screen.json(asdict(found))
         return
-    age = f", the oldest for {formatting.age(found.oldest_age_s)}" if found.waiting else ""
-    dropped = f", {found.dropped:,} dropped" if found.dropped else ""
-    screen.say(f"{formatting.many(found.waiting, 'message')} to be sent{age}; {found.parked:,} parked{dropped}")
+    screen.say(counts_text(found))
+    if found.reason:
+        screen.hang("last error: ", formatting.readable(found.reason, REASON_MAX))
 
 
 def parked(
@@ -103,18 +105,44 @@ for _command in (stats, parked, resume, drop):
     app.command(_command.__name__)(at_place(_command))
 
 
+def counts_text(found: TableStats) -> str:
+    """Return the counts of a message table as a line."""
+    age = f", the oldest for {formatting.age(found.oldest_age_s)}" if found.waiting else ""
+    dropped = f", {found.dropped:,} dropped" if found.dropped else ""
+    return f"{formatting.many(found.waiting, 'message')} to be sent{age}; {found.parked:,} parked{dropped}"
+
+
+def table_of(fence: SqlFence, address: Address) -> SqlMessageTable:
+    """Return the message table beside an open fence; nothing is asked yet."""
+    from sqlalchemy import Engine  # noqa: PLC0415 - an extra
+
+    from txcore.outbox.sql_table import SqlMessageTable  # noqa: PLC0415 - needs SQLAlchemy
+
+    assert isinstance(fence.engine, Engine)  # `open_fence` always makes one
+    return SqlMessageTable(fence.engine, address.group, "operator", table=address.table)
+
+
+def counts_of(table: SqlMessageTable) -> TableStats | None:
+    """Return the counts of a message table; None where the database has none.
+
+    Raises:
+        BackendUnavailableError: the database failed.
+    """
+    from txcore.outbox.sql_table import NoTableError  # noqa: PLC0415 - needs SQLAlchemy
+
+    try:
+        return table.stats()
+    except NoTableError:
+        return None
+
+
 @contextmanager
 def _table(place: Place) -> Iterator[SqlMessageTable]:
     address = the_database(place)
     if not address.group:
         raise UsageError("which producer group? Name it with --group or TXCORE_GROUP")
     with open_fence(address) as fence:
-        from sqlalchemy import Engine  # noqa: PLC0415 - an extra
-
-        from txcore.outbox.sql_table import SqlMessageTable  # noqa: PLC0415 - needs SQLAlchemy
-
-        assert isinstance(fence.engine, Engine)  # `open_fence` always makes one
-        yield SqlMessageTable(fence.engine, address.group, "operator", table=address.table)
+        yield table_of(fence, address)
 
 
 def _show_counts(place: Place, counts: Mapping[bytes, int], verb: str) -> None:

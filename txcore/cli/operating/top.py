@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,6 +18,7 @@ from rich.text import Text
 from txcore.cli.operating.listing import now_ms, pending_row
 from txcore.cli.operating.place import Place, Session, addresses, at_place, open_session
 from txcore.cli.operating.screen import Screen
+from txcore.cli.operating.tables import REASON_MAX, counts_of, counts_text, table_of
 from txcore.errors import TxcoreError
 from txcore.operator import formatting, selection, to_json
 from txcore.records import OpKind
@@ -25,10 +26,13 @@ from txcore.records import OpKind
 if TYPE_CHECKING:
     from txcore.history.journey import Journey
     from txcore.history.log_survey import Survey
+    from txcore.outbox.slots import TableStats
 
 POLL_S: Final = 0.1
 WINDOW_S: Final = 10.0
 """Seconds over which rates are averaged."""
+COUNT_EVERY_S: Final = 5.0
+"""Time, in seconds, between two counts of the message table."""
 ROWS_MAX: Final = 10
 RATES: Final = {
     "halves": None,
@@ -48,7 +52,8 @@ def top(
 ) -> None:
     """Watch the pending and parked transactions, the partitions' owners, and the rates. Ctrl-C ends it.
 
-    Of a file with several groups all are shown, unless --group names one. Reads only.
+    With --database it counts the messages in the message table, too. Of a file with several groups all are shown,
+    unless --group names one. Reads only.
 
     Exit code: 0, 1 the broker cannot be reached at the start, 2 misuse.
     """
@@ -93,6 +98,10 @@ class View:
     def __init__(self, stack: ExitStack, session: Session) -> None:
         self.address = session.address
         self.trouble = ""
+        self.table: TableStats | None = None  #: None without a database or a message table there
+        self._table_trouble = ""
+        self._table = None if session.fence is None else table_of(session.fence, session.address)
+        self._count_at_s = 0.0
         self._open: Survey = stack.enter_context(closing(session.operator.look()))
         # A transaction with its DISCARD before the checkpoint may have been resumed or finished before it, too.
         older = {each.transaction_id for each in self._open.journeys() if each.parked and each.discarded_generation < 0}
@@ -100,6 +109,7 @@ class View:
         if older:
             self._older = stack.enter_context(closing(session.operator.watch(older, from_checkpoint=False)))
         self._samples: deque[_Sample] = deque([self._sample()])
+        self._count()
 
     def poll(self) -> None:
         """Read the new records; an unreachable broker is shown, and read again when it is back."""
@@ -111,9 +121,26 @@ class View:
             self.trouble = ""
         except TxcoreError as error:
             self.trouble = str(error)
+        self._count()
         self._samples.append(self._sample())
         while self._samples[-1].at_s - self._samples[0].at_s > WINDOW_S:
             self._samples.popleft()
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why broker or message table cannot be read now."""
+        return [each for each in (self.trouble, self._table_trouble) if each]
+
+    def _count(self) -> None:
+        """Count the message table, now and then."""
+        if self._table is None or time.monotonic() < self._count_at_s:
+            return
+        self._table_trouble = ""
+        try:
+            self.table = counts_of(self._table)
+        except TxcoreError as error:
+            self._table_trouble = str(error)
+        self._count_at_s = time.monotonic() + COUNT_EVERY_S
 
     def pending(self) -> Sequence[Journey]:
         """Return the pending transactions, oldest first."""
@@ -169,6 +196,7 @@ class View:
             "parked_by_code": dict(codes(parked)),
             "partitions": self.partitions(),
             "rates": self.rates(),
+            "table": None if self.table is None else asdict(self.table),
         }
 
     def _sample(self) -> _Sample:
@@ -186,7 +214,8 @@ def codes(parked: Sequence[Journey]) -> Counter[str]:
 def page(views: Sequence[View]) -> Group:
     """Return the whole view; of a single group with its partitions and its oldest transactions."""
     parts: list[Any] = [Text(formatting.iso(now_ms()), "dim"), _groups(views)]
-    parts += [Text(f"{each.address.group}: {each.trouble}", "bold red") for each in views if each.trouble]
+    parts += [Text(f"{each.address.group}: {why}", "bold red") for each in views for why in each.troubles]
+    parts += [line for each in views for line in _table_lines(each, "" if len(views) == 1 else each.address.group)]
     if len(views) == 1:
         parts += [Text(), _partitions(views[0])]
         pending, parked = views[0].pending(), views[0].parked()
@@ -216,6 +245,18 @@ def _groups(views: Sequence[View]) -> Table:
             ),
         )
     return table
+
+
+def _table_lines(view: View, group: str) -> list[Text]:
+    """Return a line with the counts of the message table, if there is one, and one with its last error."""
+    found, of = view.table, f" of {group}" if group else ""
+    if found is None:
+        return []
+    style = "bold red" if found.parked or found.reason else ""
+    lines = [Text(f"message table{of}: {counts_text(found)}", style)]
+    if found.reason:
+        lines.append(Text(f"last error: {formatting.readable(found.reason, REASON_MAX)}", style))
+    return lines
 
 
 def _partitions(view: View) -> Table:

@@ -18,10 +18,12 @@ from starlette.routing import Route
 from txcore.errors import TxcoreError
 from txcore.port import Backend
 from txcore.sidecar import metrics
+from txcore.sidecar.readiness import trouble_of
 from txcore.sidecar.web.guard import refused, rights_of
 from txcore.sidecar.web.lists import ROWS_MAX, Listing, Lists
 
 if TYPE_CHECKING:
+    from txcore.outbox.relay import RelayStats
     from txcore.sidecar.group import GroupRunner, GroupStatus
     from txcore.sidecar.process import Sidecar
 
@@ -100,6 +102,14 @@ def api_routes(sidecar: Sidecar, lists: Lists) -> list[Route]:
     ]
 
 
+def _table(relay: RelayStats | None) -> dict[str, Any] | None:
+    """Return the message table and its relay here; None without a relay, or before the table was counted."""
+    if relay is None or relay.waiting is None:
+        return None
+    counts = {"sent": relay.sent, "refused": relay.refused, "parked": relay.parked}
+    return asdict(relay.waiting) | {"relay": {"trouble": trouble_of(relay), "newer": relay.newer} | counts}
+
+
 def _limit(request: Request) -> int | None:
     text = request.query_params.get("limit", str(LIMIT_DEFAULT))
     if not (text.isascii() and text.isdigit() and len(text) <= 6):
@@ -129,6 +139,7 @@ def _group(runner: GroupRunner) -> dict[str, Any]:
         "ends": dict(figures.ends),
         "parked": dict(figures.parked),
         "parked_now": runner.parked,
+        "table": _table(runner.relay),
         "broker_errors": figures.broker_errors,
         "loop_lag_s": status.checker.lag_s,
     }

@@ -13,6 +13,7 @@ from txcore.operator.plan import Step, Verb, fence_text
 from txcore.operator.requests import Entry
 from txcore.records import OpKind
 from txcore.sidecar.figures import ANSWERS, NO_ANSWER
+from txcore.sidecar.readiness import trouble_of
 from txcore.sidecar.web.charts import Chart, Series, make_chart
 from txcore.sidecar.web.desk import Case
 from txcore.sidecar.web.guard import CONSOLE
@@ -21,11 +22,13 @@ from txcore.sidecar.web.history import Step as HistoryStep
 from txcore.sidecar.web.lists import Listing
 
 if TYPE_CHECKING:
+    from txcore.outbox.relay import RelayStats
     from txcore.sidecar.figures import Alert
     from txcore.sidecar.group import GroupRunner
 
 NOTHING: Final = "-"
 BODY_MAX: Final = 2_000
+REASON_MAX: Final = 500
 OVERRIDE_HINT: Final = "; --override-fence goes against it"
 ROW_STATES: Final = {1: "committed", 2: "closed by a check", 3: "via the message table", 4: "forced by an operator"}
 TITLES: Final = {Verb.RESUME: "Resume", Verb.COMMIT: "Force commit", Verb.ROLLBACK: "Force rollback"}
@@ -58,6 +61,7 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
         "oldest": formatting.age(max((each.oldest_age_s for each in partitions), default=0.0)) if pending else NOTHING,
         "parked": _parked_text(runner.parked),
         "is_parked": bool(runner.parked),
+        "table": table_info(runner.relay),
         "partitions": len(partitions),
         "commits": f"{figures.ends['COMMIT']:,}",
         "rollbacks": f"{figures.ends['ROLLBACK']:,}",
@@ -72,6 +76,23 @@ def group_info(runner: GroupRunner) -> dict[str, Any]:
 
 def _parked_text(counts: Mapping[str, int] | None) -> str:
     return "not read yet" if counts is None else f"{sum(counts.values()):,}"
+
+
+def table_info(relay: RelayStats | None) -> dict[str, Any] | None:
+    """Return the message table and its relay here; None without a relay, or before the table was counted."""
+    if relay is None or relay.waiting is None:
+        return None
+    found = relay.waiting
+    return {
+        "waiting": f"{found.waiting:,}",
+        "oldest": formatting.age(found.oldest_age_s) if found.waiting else NOTHING,
+        "parked": f"{found.parked:,}",
+        "dropped": f"{found.dropped:,}",
+        "is_parked": bool(found.parked),
+        "sent": f"{relay.sent:,}",
+        "reason": formatting.readable(found.reason, REASON_MAX),
+        "trouble": trouble_of(relay) or relay.newer,
+    }
 
 
 def partition_rows(runner: GroupRunner, listing: Listing, now_ms: int) -> list[dict[str, Any]]:
@@ -152,7 +173,7 @@ def entry_row(group: str, entry: Entry) -> dict[str, Any]:
         "against": entry.forced == to_json.FORCED[2],
         "short_id": selection.short_id(entry.transaction_id),
         "path": transaction_path(group, id_text(entry.transaction_id)),
-        "reason": formatting.readable(entry.reason, 500),
+        "reason": formatting.readable(entry.reason, REASON_MAX),
     }
 
 
