@@ -15,7 +15,8 @@ from txcore.errors import UsageError
 from txcore.history.journey import Journey, topics_of
 from txcore.history.parked_entries import half_in
 from txcore.ids import id_text
-from txcore.records import ParkCode
+from txcore.operator import formatting
+from txcore.records import Half, ParkCode
 
 SHORT_LENGTH: Final = 8
 SHORTEST: Final = 4
@@ -96,9 +97,10 @@ class Filter:
     topic: str = ""
     reason: str = ""
     is_all: bool = False
+    key: str = ""
 
     def __bool__(self) -> bool:
-        return self.is_all or self.older_than_s is not None or bool(self.topic or self.reason)
+        return self.is_all or self.older_than_s is not None or bool(self.topic or self.reason or self.key)
 
     def accepts(self, journey: Journey, now_ms: int) -> bool:
         """Return whether *journey* matches; its age is that of the half, or of the parked record if it is parked."""
@@ -106,6 +108,8 @@ class Filter:
         if self.reason and (entry is None or entry.code != self.reason):
             return False
         if self.topic and self.topic not in topics_in(journey):
+            return False
+        if self.key and not any(is_key(self.key, each) for each in keys_in(journey)):
             return False
         return self.older_than_s is None or age_s(journey, now_ms) > self.older_than_s
 
@@ -125,8 +129,23 @@ def reason_code(text: str) -> str:
 
 def topics_in(journey: Journey) -> tuple[str, ...]:
     """Return the topics of a transaction, from its half or from its parked record."""
-    half = journey.half or (half_in(journey.parked[-1]) if journey.parked else None)
+    half = _half_in(journey)
     return topics_of(half) if half is not None else ()
+
+
+def keys_in(journey: Journey) -> tuple[bytes, ...]:
+    """Return the keys of a transaction's messages, from its half or from its parked record."""
+    half = _half_in(journey)
+    return () if half is None else tuple(each.key for each in half.messages if each.key is not None)
+
+
+def is_key(text: str, key: bytes) -> bool:
+    """Return whether *text* names this key of a message: as UTF-8, or in the form in which it is shown."""
+    return text.encode() == key or text == formatting.readable(key)
+
+
+def _half_in(journey: Journey) -> Half | None:
+    return journey.half or (half_in(journey.parked[-1]) if journey.parked else None)
 
 
 def since_ms(journey: Journey) -> int:

@@ -116,6 +116,7 @@ def _common(journey: Journey, half: Half | None) -> dict[str, Any]:
     return {
         "transaction_id": id_text(journey.transaction_id),
         "short_id": short_id(journey.transaction_id),
+        "group": journey.group,
         "partition": journey.partition,
         "fenced": half.fence_decides if half else None,
         "asks_fence": half.asks_fence if half else None,

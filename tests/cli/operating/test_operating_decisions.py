@@ -263,7 +263,10 @@ class TestMisuse:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["resume"], "name transactions, or choose them with --all, --older-than, --topic or --reason; not both"),
+            (
+                ["resume"],
+                "name transactions, or choose them with --all, --older-than, --topic, --key or --reason; not both",
+            ),
             (["resume", "abcd1234", "--all"], "not both"),
             (["resume", "abc", "--yes"], "'abc' is too short: give at least 4 digits of the id"),
             (["commit", "order-17", "--yes", *WHY], "'order-17' is not a transaction id"),

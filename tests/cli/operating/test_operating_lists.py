@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 
 def short(identity: str) -> str:
     """Return the short name of a transaction in tables."""
@@ -34,6 +36,7 @@ def test_pending_for_programs(world):
     assert set(line) == {
         "transaction_id",
         "short_id",
+        "group",
         "partition",
         "generation",
         "born",
@@ -80,13 +83,43 @@ def test_filters_choose(world):
     """The filters select by age, topic and code; a transaction must match all of them."""
     other = world.kit.topic("other")
     exhausted = world.parked()
-    mine, elsewhere = world.pending(), world.pending(world.message(other))
+    mine, elsewhere = world.pending(), world.pending(world.message(other, key=b"7"))
+    strange = world.pending(world.message(key=b"\xff\x00"))
+    assert [line["transaction_id"] for line in world.json("pending", "--key", "7")] == [elsewhere]
+    assert [line["transaction_id"] for line in world.json("pending", "--key", "0xff00")] == [strange]
+    assert [line["transaction_id"] for line in world.json("parked", "--key", "42")] == [exhausted]
+    assert world.json("pending", "--key", "7", "--topic", world.topic) == world.json("pending", "--key", "4") == []
     assert [line["transaction_id"] for line in world.json("pending", "--topic", other)] == [elsewhere]
-    assert {line["transaction_id"] for line in world.json("pending", "--older-than", "0s")} == {mine, elsewhere}
+    assert {line["transaction_id"] for line in world.json("pending", "--older-than", "0s")} == {
+        mine,
+        elsewhere,
+        strange,
+    }
     assert world.json("pending", "--older-than", "1h") == []
     assert [line["transaction_id"] for line in world.json("parked", "--reason", "checks-exhausted")] == [exhausted]
     assert world.json("parked", "--reason", "POISON") == []
     assert world.json("parked", "--reason", "CHECKS_EXHAUSTED", "--topic", other) == []
+
+
+def test_lists_show_every_group_of_the_file(world):
+    """Each group has its own table, empty ones a sentence; one that cannot be read hides no other."""
+    there = world.kit.open()
+    identity, parked = world.pending(), world.parked()
+    there.ensure_group("quiet", 1).result(10)
+    groups = "".join(f"[groups.{name}]\n" for name in (world.kit.group, "missing", "quiet"))
+    callback = 'callback.url = "http://127.0.0.1:9/"\n'
+    (world.folder / "all.toml").write_text(
+        f"[backends.main]\nurl = {world.broker_url!r}\n" + groups.replace("]\n", f"]\n{callback}")
+    )
+    file = ["--config", str(world.folder / "all.toml")]
+    pending = world.here("pending", *file)
+    assert f"1 pending in group {world.kit.group}\nnothing is pending in group quiet\n" in pending.output
+    assert (pending.status, pending.width <= 80) == (1, True)
+    assert "group missing: this broker has no group 'missing'" in " ".join(pending.errors.split())
+    listed = json.loads(world.here("parked", "--json", *file).output)
+    assert [(each["group"], each["transaction_id"]) for each in listed] == [(world.kit.group, parked)]
+    listed = json.loads(world.here("pending", "--json", *file, "--group", world.kit.group).output)
+    assert [each["transaction_id"] for each in listed] == [identity]
 
 
 def test_long_lists_are_cut_and_say_so(world):

@@ -54,7 +54,8 @@ database = "shop"
     )
     ran = world.command("pending", "--group", world.kit.group, "--json")
     assert [line["transaction_id"] for line in json.loads(ran.output)] == [identity], ran
-    assert world.command("pending").sentence == f"which group? Name it with --group: {world.kit.group}, billing"
+    one = world.command("show", identity)
+    assert one.sentence == f"which group? Name it with --group: {world.kit.group}, billing"
     unknown = world.command("pending", "--config", "txcore.toml", "--group", "nope")
     assert unknown.sentence == f"the configuration has no group 'nope', only {world.kit.group}, billing"
     assert unknown.status == 2

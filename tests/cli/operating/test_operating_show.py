@@ -123,6 +123,7 @@ def test_for_programs(world):
     assert set(shown) == {
         "transaction_id",
         "short_id",
+        "group",
         "state",
         "partition",
         "generation",

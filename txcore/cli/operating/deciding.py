@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from txcore.cli.operating.listing import OlderThan, Reason, Topic, filter_of, names_of, now_ms, parked_journeys
+from txcore.cli.operating.listing import Key, OlderThan, Reason, Topic, filter_of, names_of, now_ms, parked_journeys
 from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.clock import SystemClock
@@ -66,6 +66,7 @@ def resume(
     ids: Ids = None,
     older_than: OlderThan = "",
     topic: Topic = "",
+    key: Key = "",
     reason: Reason = "",
     why: Why = "",
     wait: Wait = 0.0,
@@ -75,12 +76,12 @@ def resume(
 ) -> None:
     """Have parked transactions checked again, with a fresh budget of checks. Repeating it is harmless.
 
-    Name transactions, or choose with --all, --older-than, --topic, --reason. The second form needs --yes; without it,
-    the plan is shown and nothing is done.
+    Name transactions, or choose with --all, --older-than, --topic, --key, --reason. The second form needs --yes;
+    without it, the plan is shown and nothing is done.
 
     Exit code: 0 done, 1 something was refused or failed, 2 misuse, 3 not decided within --wait.
     """
-    chosen = filter_of(older_than, topic, reason, is_all=is_all)
+    chosen = filter_of(older_than, topic, reason, key=key, is_all=is_all)
     asked = Asked(Verb.RESUME, ids or (), chosen, why, yes, override=False, wait_s=wait, has_pending=False)
     _run(place, asked)
 
@@ -93,6 +94,7 @@ def _deciding(verb: Verb, effect: str) -> Callable[..., None]:
         ids: Ids = None,
         older_than: OlderThan = "",
         topic: Topic = "",
+        key: Key = "",
         reason: Reason = "",
         why: Why = "",
         wait: Wait = WAIT_S,
@@ -103,7 +105,7 @@ def _deciding(verb: Verb, effect: str) -> Callable[..., None]:
         yes: Yes = False,
         override_fence: Override = False,
     ) -> None:
-        chosen = filter_of(older_than, topic, reason, is_all=is_all)
+        chosen = filter_of(older_than, topic, reason, key=key, is_all=is_all)
         both = parked == pending
         _run(place, Asked(verb, ids or (), chosen, why, yes, override_fence, wait, both or parked, both or pending))
 
@@ -123,7 +125,9 @@ rollback = _deciding(Verb.ROLLBACK, "rolled back: their messages are never deliv
 
 def _run(place: Place, asked: Asked) -> None:
     if bool(asked.ids) == bool(asked.chosen):
-        raise UsageError("name transactions, or choose them with --all, --older-than, --topic or --reason; not both")
+        raise UsageError(
+            "name transactions, or choose them with --all, --older-than, --topic, --key or --reason; not both"
+        )
     if asked.verb is not Verb.RESUME and not asked.why.strip():
         raise UsageError(f"{REASON_TEXT}: --why TEXT")
     parsed = [selection.wanted(text) for text in asked.ids]
