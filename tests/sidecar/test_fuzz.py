@@ -26,7 +26,14 @@ MEMORY_MB_MAX = 60
 HEADER_TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=60)
 FIELD_NAMES = st.sampled_from(["form_token", "reason", "confirmation", "mark", "override", "name", "token", "to"])
 PATHS = st.sampled_from(
-    ["/console", "/console/sign-in", "/console/sign-out", "/console/groups/orders", "/console/groups/orders/find"]
+    [
+        "/console",
+        "/console/sign-in",
+        "/console/sign-out",
+        "/console/groups/orders",
+        "/console/groups/orders/find",
+        "/console/groups/orders/parked/resume",
+    ]
 ) | st.builds(
     lambda group, verb: f"/console/groups/{group}/transactions/{'0' * 32}/{verb}",
     st.sampled_from(["orders", "unused", "%2e%2e"]),

@@ -73,6 +73,22 @@ def test_an_observer_reads_and_changes_nothing_by_the_api(client, orphan, verb):
         assert 202 == client.post(f"{path}/{verb}", body, headers | bearer(OPERATOR)).status_code
 
 
+def test_only_an_operators_session_resumes_what_a_list_shows(client):
+    """An observer, a bearer token and an operator of another group do not get the form, nor does its POST pass."""
+    path, fields = "/console/groups/orders/parked/resume", {"reason": "why", "confirmation": "resume 0", "mark": "1.2"}
+    observer, operator = (cookie_of(sign_in(client, each)) for each in (OBSERVER, OPERATOR))
+    for headers in (observer, bearer(OPERATOR)):
+        assert 403 == client.get(path, headers).status_code
+        token = form_token_of(client.get("/console", headers))
+        assert 403 == client.post(path, urlencode(fields | {"form_token": token}), FORM | headers).status_code
+    assert 404 == client.get(path, cookie_of(sign_in(client, STRANGER))).status_code
+    assert "None of these can be resumed." in client.get(path, operator).text
+    assert 403 == client.post(path, urlencode(fields | {"form_token": "x" * 43}), FORM | operator).status_code
+    token = form_token_of(client.get("/console", operator))
+    answer = client.post(path, urlencode(fields | {"form_token": token}), FORM | operator)
+    assert (409, True) == (answer.status_code, "no longer parked" in answer.text)
+
+
 def test_an_observer_reads_and_changes_nothing_in_the_console(client, orphan):
     """The pages say that the observer may only read; neither the form's page nor its POST gets through."""
     session = cookie_of(sign_in(client, OBSERVER))

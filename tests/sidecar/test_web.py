@@ -163,7 +163,37 @@ def test_a_limit_out_of_range_is_refused(served, limit):
     assert (400, {"error": "limit is a whole number from 1 to 1000"}) == _status_and_json(answer)
 
 
-@pytest.mark.parametrize("path", ["/", "/api", "/api/v1/groups/unused", "/api/v1/groups/unused/pending"])
+def test_the_root_leads_to_the_console(served):
+    """A browser with host and port only finds the console, and from there the sign-in; other hosts find nothing."""
+    answer = served.client("t").get("/")
+    assert (303, "/console") == (answer.status_code, answer.headers["location"])
+    answer = served.client().get("/", {"host": "evil.example"})
+    assert 403 == answer.status_code
+
+
+def test_lists_are_filtered(served, shop, wait_until):
+    """Topic, key and age choose; a filter that is no filter is refused with the reason."""
+    identity = next(iter(shop.orphans(1, immunity_s=600)[True]))
+    path = "/api/v1/groups/orders/pending"
+    client = served.client()
+    wait_until(lambda: client.get(path).json()["count"] == 1, "the half")
+    for query, count in (
+        ("topic=orders.created&key=k&older_than=0s", 1),
+        ("topic=orders", 0),
+        ("key=K", 0),
+        ("older_than=1h", 0),
+        ("code=POISON", 0),
+    ):
+        answer = client.get(f"{path}?{query}").json()
+        assert (count, count) == (answer["count"], len(answer["pending"])), query
+    (row,) = client.get(path).json()["pending"]
+    assert (identity, "orders") == (row["transaction_id"], row["group"])
+    for query, words in (("older_than=soon", "older than takes a duration"), ("code=NONE", "the code is one of")):
+        answer = client.get(f"{path}?{query}")
+        assert (400, words in answer.json()["error"]) == (answer.status_code, True)
+
+
+@pytest.mark.parametrize("path", ["/api", "/api/v1/groups/unused", "/api/v1/groups/unused/pending"])
 def test_unknown_path_is_not_found(served, path):
     """The answer is JSON with status 404."""
     answer = served.get(path)

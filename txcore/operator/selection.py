@@ -114,6 +114,10 @@ class Filter:
         return self.older_than_s is None or age_s(journey, now_ms) > self.older_than_s
 
 
+ALL: Final = Filter(is_all=True)
+"""The filter without a condition."""
+
+
 def reason_code(text: str) -> str:
     """Return the park code that *text* names, in upper or lower case.
 

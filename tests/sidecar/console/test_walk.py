@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
+import pytest
+from txcore_conformance.kit import hasty
+
+import txcore
+from txcore.ids import id_text
+
 REASON = "customer called, order 42 is void"
 
 
@@ -171,3 +179,68 @@ def test_going_against_the_fence_takes_a_confirmation_of_its_own(site, shop, pic
     page.get_by_role("link", name="Decisions").click()
     assert "against the fence" in page.locator("tbody").inner_text()
     assert [] == console.trouble
+
+
+@pytest.fixture
+def parked(site, shop, callback_server, wait_until):
+    """A console with four parked transactions, one of them to another topic and with another key; and its callback."""
+    callback_server.answer = lambda _: (200, {}, b'{"state": "UNKNOWN"}')
+    console = site(callback=callback_server.start().url, policy="policy.check_max = 1\npolicy.interval_s = 0.2")
+    found = set.union(*shop.orphans(3, fenced=False).values())
+    other = orphan(shop, "invoices", b"42")
+    wait_until(lambda: console.running.metric("txcore_parked_halves", group="orders") == 4, "parking")
+    return console, found, other
+
+
+def orphan(shop, topic, key):
+    """Leave one half without an end, and return its id."""
+    policy = txcore.CheckPolicy(immunity_s=0.01)
+    with closing(txcore.TransactionProducer(hasty(shop.backend), "orders", policy=policy, partition_count=2)) as made:
+        transaction = made.begin()
+        transaction.publish(txcore.Message(topic, b"1", key=key))
+        transaction.prepare()
+    return id_text(transaction.transaction_id)
+
+
+def test_what_a_filter_shows_is_resumed_with_one_confirmation(parked, callback_server, shop, picture, wait_until):
+    """The page names the count, wants a reason and the count typed, and resumes exactly what the filter shows."""
+    console, found, other = parked
+    page = console.signed_in("/console/groups/orders/parked")
+    page.get_by_label("Topic").fill("orders.created")
+    page.get_by_label("Key").fill("k")
+    page.get_by_label("Code").select_option("CHECKS_EXHAUSTED")
+    page.get_by_role("button", name="Filter").click()
+    assert {each[-8:] for each in found} == set(page.locator("tbody th").all_inner_texts())
+    assert "orders.created" == page.get_by_label("Topic").input_value()
+    picture(page, "parked-filtered")
+    page.get_by_role("link", name="Resume these 3").click()
+    page.get_by_label("Why?").fill("the service is back")
+    page.get_by_label("to confirm").fill("resume 4")
+    page.get_by_role("button", name="Resume 3 transactions").click()
+    assert "type resume 3" in page.get_by_role("alert").inner_text()
+    picture(page, "resume-all")
+    callback_server.answer = lambda _: (200, {}, b'{"state": "COMMIT"}')
+    page.get_by_label("to confirm").fill("Resume 3")
+    page.get_by_role("button", name="Resume 3 transactions").click()
+    assert "3 transactions resumed" in page.get_by_role("status").inner_text()
+    assert "Nothing like that is parked." in page.locator("main").inner_text()
+    wait_until(lambda: sorted(found) == sorted(shop.delivered()), "the deliveries")
+    page.get_by_role("link", name="Show all").click()
+    assert [other[-8:]] == page.locator("tbody th").all_inner_texts()
+    page.get_by_role("link", name="Decisions").click()
+    assert 3 == page.locator("tbody tr", has_text="Ann Lee (console)").filter(has_text="the service is back").count()
+    assert "operator.asked" in console.running.text
+
+
+def test_a_list_that_has_changed_is_not_resumed(parked, shop):
+    """If another operator has decided one of them meanwhile, nothing is done, and the page says why."""
+    console, found, _ = parked
+    page = console.signed_in()
+    page.goto("/console/groups/orders/parked/resume?topic=orders.created")
+    page.get_by_label("Why?").fill("the service is back")
+    page.get_by_label("to confirm").fill("resume 3")
+    operator = txcore.Operator(shop.backend, "orders")
+    operator.rollback(txcore.TransactionId.parse(min(found)), "a test order")
+    page.get_by_role("button", name="Resume 3 transactions").click()
+    assert "no longer parked" in page.get_by_role("alert").inner_text()
+    assert 3 == len(operator.parked())

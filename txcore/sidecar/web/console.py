@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from txcore.errors import TxcoreError
+from txcore.errors import TxcoreError, UsageError
 from txcore.operator.plan import Verb
+from txcore.operator.selection import ALL, Filter
+from txcore.port import Backend
+from txcore.sidecar.metrics import PARK_CODES
 from txcore.sidecar.web import views
 from txcore.sidecar.web.deciding import DONE, Deciding, sentence
 from txcore.sidecar.web.desk import Desk, DeskError, canonical
-from txcore.sidecar.web.guard import CONSOLE, Guard, rights_of
+from txcore.sidecar.web.filters import Given
+from txcore.sidecar.web.guard import CONSOLE, ROOT, Guard, rights_of
 from txcore.sidecar.web.history import History
 from txcore.sidecar.web.lists import Listing, Lists
 from txcore.sidecar.web.pages import Files, Pages
+from txcore.sidecar.web.resuming import Resuming, done_notices, resume_path
 from txcore.sidecar.web.signing import Signing
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from txcore.sidecar.process import Sidecar
 
 ROWS: Final = 50
+Reader = Callable[[Backend, str, Filter], Listing]
 Handler = Callable[["Console", Request], Response]
 
 
@@ -58,24 +64,31 @@ class Console:
         self.pages = Pages(sidecar, guard)
         self._signing = Signing(self.pages, guard)
         self._deciding = Deciding(self.pages, guard, desk)
+        self._resuming = Resuming(self.pages, guard, desk, lists)
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return all routes below `/console`."""
         group = f"{CONSOLE}/groups/{{group}}"
         transaction = f"{group}/transactions/{{id}}"
         return [
+            Route(ROOT, self.root),
             Route(CONSOLE, self.groups),
             *self._signing.routes(),
             Route(group, self.group),
             Route(f"{group}/pending", self.pending),
             Route(f"{group}/parked", self.parked),
             Route(f"{group}/decisions", self.decisions),
+            *self._resuming.routes(group),
             Route(f"{group}/find", self.find),
             Route(transaction, self.transaction),
             *self._deciding.routes(transaction),
             Mount(f"{CONSOLE}/static", Files(packages=[("txcore.sidecar.web", "static")])),
             Route(f"{CONSOLE}/{{rest:path}}", self.nowhere),
         ]
+
+    def root(self, _: Request) -> Response:
+        """Redirect to the console, for operators that know host and port only."""
+        return RedirectResponse(CONSOLE, 303)
 
     def groups(self, request: Request) -> Response:
         """Show every group of this process."""
@@ -114,7 +127,7 @@ class Console:
     @_answering
     def parked(self, request: Request) -> Response:
         """Show the parked transactions."""
-        return self._rows(request, "parked.html", "Parked", self._lists.parked)
+        return self._rows(request, "parked.html", "Parked", self._lists.parked, codes=PARK_CODES)
 
     @_answering
     def decisions(self, request: Request) -> Response:
@@ -159,9 +172,15 @@ class Console:
             return RedirectResponse(CONSOLE, 303)
         return self.pages.trouble(request, DeskError(404, "there is no such page"))
 
-    def _rows(self, request: Request, template: str, title: str, read: Callable[[Any, str], Listing]) -> Response:
-        group = request.path_params["group"]
-        listing, trouble = self._listing(self._desk.runner(group), read)
+    def _rows(
+        self, request: Request, template: str, title: str, read: Reader, *, codes: Sequence[str] = ()
+    ) -> Response:
+        group, given = request.path_params["group"], Given.of(request.query_params)
+        runner = self._desk.runner(group)
+        try:
+            listing, trouble = self._listing(runner, read, given.chosen())
+        except UsageError as error:
+            listing, trouble = Listing(), f"The filter: {error}"
         text = request.query_params.get("from", "0")
         start = int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else 0
         rows = listing.rows[start : start + ROWS]
@@ -175,17 +194,21 @@ class Console:
             count=listing.count,
             first=start + 1,
             last=start + len(rows),
-            previous=f"?from={max(start - ROWS, 0)}" if start else "",
-            next=f"?from={start + ROWS}" if start + ROWS < len(listing.rows) else "",
+            previous=f"?{given.query}&from={max(start - ROWS, 0)}" if start else "",
+            next=f"?{given.query}&from={start + ROWS}" if start + ROWS < len(listing.rows) else "",
             trouble=trouble,
+            given=given,
+            codes=codes,
+            resume_path=resume_path(group, given) if not self._guard.trouble_with_change(request) else "",
+            notices=done_notices(request),
             is_live=True,
         )
 
-    def _listing(self, runner: GroupRunner, read: Callable[[Any, str], Listing]) -> tuple[Listing, str]:
+    def _listing(self, runner: GroupRunner, read: Reader, chosen: Filter = ALL) -> tuple[Listing, str]:
         backend = runner.backend
         if backend is None:
-            return Listing(), f"the group is not running: {runner.status().reason}"
+            return Listing(), f"The logs cannot be read: the group is not running: {runner.status().reason}"
         try:
-            return read(backend, runner.plan.name), ""
+            return read(backend, runner.plan.name, chosen), ""
         except (TxcoreError, TimeoutError) as error:
-            return Listing(), str(error) or "the broker did not answer in time"
+            return Listing(), f"The logs cannot be read: {error or 'the broker did not answer in time'}"

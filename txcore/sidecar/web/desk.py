@@ -6,10 +6,11 @@ name, the time and the reason; the partition's owner executes it.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,8 @@ LOG: Final = logging.getLogger("txcore.sidecar.web")
 READS_MAX: Final = 4
 READ_WAIT_S: Final = 10.0
 OVERRIDE: Final = "override"
+BULK_MAX: Final = 1_000
+"""Most transactions that are resumed together."""
 
 
 class DeskError(Exception):
@@ -77,6 +80,55 @@ class Decision:
     confirmation: str
     override: bool = False
     mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """The parked transactions that a filter chooses, each with the plan to resume it.
+
+    Attributes:
+        count: Number of all; `plans` has the oldest `BULK_MAX` of them.
+        until_ms: Time up to which they were parked; later ones are not among them.
+    """
+
+    plans: Sequence[Plan]
+    count: int
+    until_ms: int
+
+    @property
+    def doable(self) -> list[Plan]:
+        """The plans of those that can be resumed."""
+        return [each for each in self.plans if each.step is Step.ACT]
+
+    @property
+    def refused(self) -> list[Plan]:
+        """The plans of those that cannot be resumed, such as poison."""
+        return [each for each in self.plans if each.step is not Step.ACT]
+
+    @property
+    def confirmation(self) -> str:
+        """The confirmation to type."""
+        return f"{Verb.RESUME.value} {len(self.doable)}"
+
+    @property
+    def mark(self) -> str:
+        """The time and a digest of what is to be resumed; a form sends it back, so that the desk sees a change."""
+        digest = hashlib.sha256()
+        for each in self.doable:
+            digest.update(
+                each.journey.transaction_id + each.journey.discarded_generation.to_bytes(8, "big", signed=True)
+            )
+        return f"{self.until_ms}.{digest.hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkDecision:
+    """The decision of an operator to resume what a list shows; the fields are as in `Decision`."""
+
+    by: str
+    reason: str
+    confirmation: str
+    mark: str
 
 
 def confirmation_of(transaction_id: bytes, *, override: bool) -> str:
@@ -128,6 +180,65 @@ class Desk:
         with self._reading(runner) as backend:
             return read_decisions(Operator(backend, group, clock=self._sidecar.clock))
 
+    def bulk(self, group: str, chosen: selection.Filter) -> Bulk:
+        """Return the *chosen* parked transactions, the oldest `BULK_MAX` of them, with the plan to resume each.
+
+        Raises:
+            DeskError: no such group, or the logs cannot be read now.
+        """
+        runner = self.runner(group)
+        with self._reading(runner) as backend:
+            operator = Operator(backend, group, clock=self._sidecar.clock)
+            return self._bulk(operator, chosen, until_ms=self._sidecar.clock.wall_ms())
+
+    def resume_all(self, group: str, chosen: selection.Filter, given: BulkDecision) -> int:
+        """Resume the transactions that were shown, and return their number. Read and planned once more before.
+
+        Those that were parked since then are left for another time.
+
+        Raises:
+            DeskError: not confirmed, or the list has become shorter, or the logs cannot be read or written now.
+        """
+        runner = self.runner(group)
+        _require_reason(given.reason)
+        until = given.mark.partition(".")[0]
+        if not (until.isascii() and until.isdigit() and len(until) < 16):
+            raise DeskError(400, "this is not a form of this console")
+        with self._reading(runner) as backend, self._acting:
+            operator = Operator(backend, group, by=given.by, clock=self._sidecar.clock)
+            bulk = self._bulk(operator, chosen, until_ms=int(until))
+            if bulk.mark != given.mark:
+                raise DeskError(409, "some of these are no longer parked; look at the list again")
+            if " ".join(given.confirmation.split()).lower() != bulk.confirmation:
+                raise DeskError(400, f"Not confirmed: type {bulk.confirmation}")
+            count = self._resume_all(operator, bulk, given.reason)
+        runner.changed()
+        facts = {"group": group, "verb": Verb.RESUME.value, "by": given.by, "reason": given.reason, "count": count}
+        LOG.warning("operator.asked", extra={"txcore": facts})
+        return count
+
+    def _bulk(self, operator: Operator, chosen: selection.Filter, *, until_ms: int) -> Bulk:
+        now_ms = self._sidecar.clock.wall_ms()
+        with closing(operator.look()) as survey:
+            entries = survey.open_entries()
+        found = [
+            each
+            for each in selection.oldest_first(operator.still_parked(entries))
+            if selection.since_ms(each) <= until_ms and chosen.accepts(each, now_ms)
+        ]
+        return Bulk([plan(Verb.RESUME, each, None, override=False) for each in found[:BULK_MAX]], len(found), until_ms)
+
+    def _resume_all(self, operator: Operator, bulk: Bulk, reason: str) -> int:
+        for number, each in enumerate(bulk.doable):
+            try:
+                operator.resume_journey(each.journey, reason)
+            except TxcoreError as error:
+                text = (
+                    f"{number} of {len(bulk.doable)} are resumed; the next one was not: {error}; look at the list again"
+                )
+                raise DeskError(503, text) from error
+        return len(bulk.doable)
+
     def decide(self, group: str, text: str, decision: Decision) -> str:
         """Read and plan the decision once more, execute it, and return the result as text.
 
@@ -138,10 +249,7 @@ class Desk:
         wanted = _wanted(text)
         if not wanted.is_whole:
             raise DeskError(400, "name the whole transaction id")
-        if not decision.reason.strip():
-            raise DeskError(400, "Give a reason: it is kept in the log")
-        if len(decision.reason) > REASON_SIZE_MAX:
-            raise DeskError(400, f"The reason has more than {REASON_SIZE_MAX} characters")
+        _require_reason(decision.reason)
         expected = confirmation_of(bytes.fromhex(wanted.digits), override=decision.override)
         if " ".join(decision.confirmation.split()).lower() != expected:
             raise DeskError(400, f"Not confirmed: type {expected}")
@@ -192,6 +300,13 @@ class Desk:
             raise DeskError(503, str(error) or "the broker did not answer in time") from error
         finally:
             self._reads.release()
+
+
+def _require_reason(reason: str) -> None:
+    if not reason.strip():
+        raise DeskError(400, "Give a reason: it is kept in the log")
+    if len(reason) > REASON_SIZE_MAX:
+        raise DeskError(400, f"The reason has more than {REASON_SIZE_MAX} characters")
 
 
 def _wanted(text: str) -> selection.Wanted:

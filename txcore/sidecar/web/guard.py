@@ -28,6 +28,7 @@ from txcore.sidecar.web.sessions import COOKIE, Session, Sessions
 from txcore.sidecar.web.tokens import LOOPBACK, Throttle, Token, find_token
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+ROOT: Final = "/"
 CONSOLE: Final = "/console"
 SIGN_IN: Final = f"{CONSOLE}/sign-in"
 FILES: Final = f"{CONSOLE}/static/"
@@ -178,7 +179,7 @@ FOREIGN: Final = "requests from other sites are refused"
 
 def is_public(path: str) -> bool:
     """Return whether *path* needs neither token nor session."""
-    return path in OPEN_PATHS or path == SIGN_IN or path.startswith(FILES)
+    return path in OPEN_PATHS or path in {ROOT, SIGN_IN} or path.startswith(FILES)
 
 
 def is_loopback(request: Request) -> bool:

@@ -6,6 +6,7 @@ Ten open pages, or one that is reloaded, cost the broker no more than one.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,11 +17,13 @@ from txcore.history.journey import Journey
 from txcore.history.log_survey import OwnerSeen, Survey
 from txcore.operator import timeline, to_json
 from txcore.operator.operator import Operator
-from txcore.operator.selection import oldest_first
+from txcore.operator.selection import ALL, Filter, oldest_first
 from txcore.port import Backend
 from txcore.records import OpKind
 
 KEPT_S: Final = 2.0
+KEPT_MAX: Final = 32
+"""Most lists that are kept, of all groups and filters."""
 ROWS_MAX: Final = 1_000
 HISTORY_MAX: Final = 20
 BY: Final = "console"
@@ -53,40 +56,57 @@ class Lists:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: OrderedDict[tuple[str, str, Filter], _Kept] = OrderedDict()
         self._lock = threading.Lock()
 
-    def pending(self, backend: Backend, group: str) -> Listing:
-        """Return the undecided halves of all partitions, oldest first. Raises: as `Operator.pending`."""
-        return self._read("pending", backend, group, self._pending)
+    def pending(self, backend: Backend, group: str, chosen: Filter = ALL) -> Listing:
+        """Return the *chosen* undecided halves of all partitions, oldest first. Raises: as `Operator.pending`."""
+        return self._read("pending", backend, group, chosen, self._pending)
 
-    def parked(self, backend: Backend, group: str) -> Listing:
-        """Return the parked halves, oldest first. Raises: as `Operator.parked`."""
-        return self._read("parked", backend, group, self._parked)
+    def parked(self, backend: Backend, group: str, chosen: Filter = ALL) -> Listing:
+        """Return the *chosen* parked halves, oldest first. Raises: as `Operator.parked`."""
+        return self._read("parked", backend, group, chosen, self._parked)
 
-    def _read(self, kind: str, backend: Backend, group: str, read: Callable[[Operator], Listing]) -> Listing:
+    def forget(self, group: str) -> None:
+        """Read the lists of *group* again when they are asked for next."""
         with self._lock:
-            kept = self._kept.setdefault((kind, group), _Kept(threading.Lock()))
+            for key in [key for key in self._kept if key[1] == group]:
+                del self._kept[key]
+
+    def _read(
+        self, kind: str, backend: Backend, group: str, chosen: Filter, read: Callable[[Operator, Filter], Listing]
+    ) -> Listing:
+        with self._lock:
+            kept = self._kept.setdefault((kind, group, chosen), _Kept(threading.Lock()))
+            self._kept.move_to_end((kind, group, chosen))
+            if len(self._kept) > KEPT_MAX:
+                self._kept.popitem(last=False)
         with kept.lock:
             is_fresh = 0 <= self._clock.elapsed_s() - kept.read_at_s < KEPT_S
             if not is_fresh or kept.backend is not backend:
-                kept.listing = read(Operator(backend, group, by=BY, clock=self._clock))
+                kept.listing = read(Operator(backend, group, by=BY, clock=self._clock), chosen)
                 kept.backend, kept.read_at_s = backend, self._clock.elapsed_s()
             return kept.listing
 
-    def _pending(self, operator: Operator) -> Listing:
+    def _pending(self, operator: Operator, chosen: Filter) -> Listing:
         with closing(operator.look()) as survey:
-            return self._listing(survey, [each for each in survey.journeys() if each.is_pending], to_json.pending)
+            found = [each for each in survey.journeys() if each.is_pending]
+            return self._listing(survey, found, chosen, to_json.pending)
 
-    def _parked(self, operator: Operator) -> Listing:
+    def _parked(self, operator: Operator, chosen: Filter) -> Listing:
         with closing(operator.look()) as survey:
             entries = survey.open_entries()
-        return self._listing(survey, operator.still_parked(entries), to_json.parked)
+        return self._listing(survey, operator.still_parked(entries), chosen, to_json.parked)
 
     def _listing(
-        self, survey: Survey, found: Sequence[Journey], row_of: Callable[[Journey, int], dict[str, Any]]
+        self,
+        survey: Survey,
+        all_found: Sequence[Journey],
+        chosen: Filter,
+        row_of: Callable[[Journey, int], dict[str, Any]],
     ) -> Listing:
         now_ms = self._clock.wall_ms()
+        found = [each for each in all_found if chosen.accepts(each, now_ms)]
         rows = [row_of(each, now_ms) | _more(each) for each in oldest_first(found)[:ROWS_MAX]]
         return Listing(len(found), rows, dict(survey.owners), survey.partition_count)
 

@@ -15,10 +15,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from txcore.errors import TxcoreError
+from txcore.errors import TxcoreError, UsageError
+from txcore.operator.selection import Filter
 from txcore.port import Backend
 from txcore.sidecar import metrics
 from txcore.sidecar.readiness import trouble_of
+from txcore.sidecar.web.filters import Given
 from txcore.sidecar.web.guard import refused, rights_of
 from txcore.sidecar.web.lists import ROWS_MAX, Listing, Lists
 
@@ -75,7 +77,7 @@ def api_routes(sidecar: Sidecar, lists: Lists) -> list[Route]:
         alerts = [asdict(alert) for alert in list(runner.figures.alerts)]
         return JSONResponse({**_group(runner), "partitions": partitions, "alerts": alerts})
 
-    def listing(kind: str, read: Callable[[Backend, str], Listing]) -> Callable[[Request], Response]:
+    def listing(kind: str, read: Callable[[Backend, str, Filter], Listing]) -> Callable[[Request], Response]:
         def show(request: Request) -> Response:
             runner = sidecar.runners.get(request.path_params["group"])
             limit = _limit(request)
@@ -87,7 +89,11 @@ def api_routes(sidecar: Sidecar, lists: Lists) -> list[Route]:
             if backend is None:
                 return refused(503, f"the group is not running: {runner.status().reason}")
             try:
-                found = read(backend, runner.plan.name)
+                chosen = Given.of(request.query_params).chosen()
+            except UsageError as error:
+                return refused(400, str(error))
+            try:
+                found = read(backend, runner.plan.name, chosen)
             except (TxcoreError, TimeoutError) as error:
                 return refused(503, f"the logs cannot be read: {error}")
             return JSONResponse({"count": found.count, kind: found.rows[:limit]})
