@@ -128,7 +128,7 @@ def test_last_writer_of_a_partition_is_shown_with_the_time(served, wait_until):
 
     def ages():
         page = client.get("/console/groups/orders").text
-        return re.findall(r"<td>(\d+)s ago</td>", page)
+        return re.findall(r"<td[^>]*>(\d+)s ago</td>", page)
 
     first = wait_until(ages, "owners")
     assert 2 == len(first)

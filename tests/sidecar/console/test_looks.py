@@ -50,6 +50,8 @@ MEASURE = """
     twice: ids.filter((each, n) => ids.indexOf(each) !== n),
     pictures: [...document.querySelectorAll("img:not([alt]), svg[role=img]:not([aria-label])")].length,
     wider: document.documentElement.scrollWidth - window.innerWidth,
+    scrolled: [...document.querySelectorAll(".scroll > table:not(.small)")]
+      .filter((each) => each.scrollWidth > each.parentElement.clientWidth).length,
     language: document.documentElement.lang,
   };
 }
@@ -101,6 +103,7 @@ def test_every_page_is_readable_in_each_scheme_and_width(busy, world, picture, s
         "finished": f"/console/groups/orders/transactions/{world.committed}",
         "decide": f"/console/groups/orders/transactions/{world.silent}/commit",
         "decisions": "/console/groups/orders/decisions",
+        "resume": "/console/groups/bills/parked/resume",
         "nowhere": "/console/nowhere",
     }
     for name, path in pages.items():
@@ -108,6 +111,7 @@ def test_every_page_is_readable_in_each_scheme_and_width(busy, world, picture, s
         picture(page, f"{name}-{scheme}-{width}")
         found = page.evaluate(MEASURE)
         assert 0 >= found.pop("wider"), name
+        assert 0 == found.pop("scrolled") or width > 390, name
         assert found == WELL, name
     page.get_by_role("button", name="Sign out").click()
     picture(page, f"sign-in-{scheme}-{width}")
@@ -147,5 +151,5 @@ def test_charts_show_the_last_hour(served, make_client, chromium, picture, schem
     picture(page, f"charts-{scheme}")
     found = page.evaluate(MEASURE)
     context.close()
-    assert 0 >= found.pop("wider")
+    assert (True, 0) == (found.pop("wider") <= 0, found.pop("scrolled"))
     assert found == WELL

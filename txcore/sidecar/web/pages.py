@@ -51,7 +51,7 @@ class Pages:
         shown: dict[str, Any] = {"notices": [], "is_live": False, "group": "", **self._always, **given}
         shown |= {
             "title": title,
-            "now": formatting.iso(self._sidecar.clock.wall_ms())[:19] + "Z",
+            "now": _clock_text(self._sidecar.clock.wall_ms()),
             "session": self._guard.session(request),
             "has_token": self._guard.has_token,
             "group_path": views.path_of(group) if group else "",
@@ -100,4 +100,4 @@ def _tabs(group: str, path: str) -> list[dict[str, Any]]:
 
 
 def _clock_text(wall_ms: int) -> str:
-    return formatting.iso(wall_ms)[:19].replace("T", " ")
+    return f"{formatting.iso(wall_ms)[:19].replace('T', ' ')} UTC"
