@@ -211,9 +211,9 @@ def expect_message_table(
         line, half = database_line(url, mode=Mode.AUTO), database_line(url)
         line("OK", "txcore_tx_msg")
         execute(url, "ALTER TABLE txcore_tx_msg DROP COLUMN reason")
-        line("FAIL", "is refused: a table of the fence lacks columns", "create()")
+        line("FAIL", "is refused: a table of the fence lacks columns", "txcore fence create")
         execute(url, "DROP TABLE txcore_tx_msg")
-        line("FAIL", "txcore_tx_msg does not exist", "mode auto", "create()")
+        line("FAIL", "txcore_tx_msg does not exist", "mode auto", "txcore fence create")
         half("OK", "mode half needs none")
 
     return expect

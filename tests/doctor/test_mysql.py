@@ -54,7 +54,7 @@ def test_old_server(url, database_line, monkeypatch):
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("DROP TABLE txcore_tx", ["txcore_tx does not exist", "create()"]),
+        ("DROP TABLE txcore_tx", ["txcore_tx does not exist", "txcore fence create"]),
         ("ALTER TABLE txcore_tx DROP COLUMN checks", ["lacks checks"]),
         ("ALTER TABLE txcore_tx MODIFY transaction_id BINARY(15) NOT NULL", ["is BINARY(15), not BINARY(16)"]),
         ("ALTER TABLE txcore_tx MODIFY transaction_id VARBINARY(40) NOT NULL", ["not BINARY(16)", "collide"]),

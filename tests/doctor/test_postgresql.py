@@ -57,8 +57,8 @@ def test_old_server(url, database_line, monkeypatch):
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("DROP TABLE txcore_tx", ["txcore_tx does not exist", "create()"]),
-        ("DROP TABLE txcore_tx_meta", ["txcore_tx_meta does not exist", "create()"]),
+        ("DROP TABLE txcore_tx", ["txcore_tx does not exist", "txcore fence create"]),
+        ("DROP TABLE txcore_tx_meta", ["txcore_tx_meta does not exist", "txcore fence create"]),
         ("ALTER TABLE txcore_tx DROP COLUMN checks", ["lacks checks"]),
         ("ALTER TABLE txcore_tx DROP CONSTRAINT txcore_tx_pkey", ["primary key"]),
         ("ALTER TABLE txcore_tx ALTER transaction_id TYPE text USING transaction_id::text", ["is TEXT, not UUID"]),

@@ -74,7 +74,7 @@ def test_old_library(url, database_line, monkeypatch):
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("DROP TABLE txcore_tx", ["txcore_tx does not exist", "create()"]),
+        ("DROP TABLE txcore_tx", ["txcore_tx does not exist", "txcore fence create"]),
         ("DROP TABLE txcore_tx_meta", ["txcore_tx_meta does not exist"]),
         ("ALTER TABLE txcore_tx DROP COLUMN checks", ["lacks checks"]),
         ("INSERT INTO txcore_tx_meta (schema_version, pruned_below) VALUES (1, x'00')", None),

@@ -198,7 +198,7 @@ def test_missing_table_is_no_answer_that_names_the_remedy(world):
     fence = SqlFence(world.engine, table="never_created")
     reading = fence.check([world.new_id()], GROUP).popitem()[1]
     assert reading.answer is FenceAnswer.NO_ANSWER
-    assert "run SqlFence.create()" in reading.reason
+    assert "run `txcore fence create`" in reading.reason
 
 
 def test_unreachable_database_is_no_answer_without_the_password():

@@ -126,7 +126,7 @@ def test_generated_migration_and_ddl_make_a_fence(world):
         context = migrating(connection, target.tables)
         run_migration(context, target)
     fence = SqlFence(world.engine, table=table)
-    with pytest.raises(UsageError, match=r"has no row; run create\(\), or the statements of ddl\(\)"):
+    with pytest.raises(UsageError, match=r"has no row; run `txcore fence create`, or what `txcore fence ddl`"):
         fence.begin(None, world.new_id(), "orders")
     with world.engine.begin() as connection:
         for statement in SqlFence.ddl(world.kind, table=table):

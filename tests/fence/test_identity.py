@@ -470,7 +470,7 @@ def test_upgrade_gives_up_soon_before_an_open_transaction(server_world, threads)
     engine = server_world.new_engine(pool_size=1, max_overflow=0)
     upgrading = threads.submit(server_world.new_fence(engine).create)
     try:
-        with pytest.raises(BackendUnavailableError, match=r"open transaction.*run create\(\) again"):
+        with pytest.raises(BackendUnavailableError, match=r"open transaction.*run `txcore fence create` again"):
             upgrading.result(20)
         identity = server_world.new_id()
         old.commit(old.begin(None, identity, GROUP))

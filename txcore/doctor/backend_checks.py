@@ -190,7 +190,7 @@ def _group(subject: PortSubject) -> Finding:
     except ConfigError as error:
         return fail(
             f"group {name!r} does not exist yet, or is not readable ({error}); nothing of it was examined",
-            f'check the spelling, or start its first producer: TransactionProducer(backend, group="{name}")',
+            f"check the spelling, or make it: txcore topics create --broker URL --group {name}",
         )
     try:
         count = subject.partition_count

@@ -99,8 +99,7 @@ class DatabaseSubject:
     def create_command(self) -> str:
         """The command that makes the fence's tables."""
         return (
-            "python -c 'import sqlalchemy, txcore; txcore.SqlFence(sqlalchemy.create_engine("
-            f'"{self.engine.url.render_as_string()}"), table="{self.dialect.tables.fence}").create()\''
+            f'txcore fence create --database "{self.engine.url.render_as_string()}" --table {self.dialect.tables.fence}'
         )
 
 

@@ -200,8 +200,8 @@ class Dialect(ABC):
                 raise
             raise BackendUnavailableError(
                 f"table {self.tables.meta} could not be upgraded: an open transaction has locked it for too long. The "
-                "fence works as before, with its old schema version; run create() again after that transaction "
-                "has ended"
+                "fence works as before, with its old schema version; run `txcore fence create` again after that "
+                "transaction has ended"
             ) from error
 
     def horizon(self, border: Border, *, locked: bool = False) -> bytes:
@@ -222,7 +222,9 @@ class Dialect(ABC):
         # Columns come in the order in which they were made; a table of schema version 1 lacks the last ones.
         rows = border.rows(f"SELECT {self.meta_columns} FROM {self.tables.meta} AS m{suffix}", {})  # noqa: S608
         if not rows:
-            raise UsageError(f"table {self.tables.meta} has no row; run create(), or the statements of ddl()")
+            raise UsageError(
+                f"table {self.tables.meta} has no row; run `txcore fence create`, or what `txcore fence ddl` prints"
+            )
         version, pruned_below, identity, server, adopted, oids = (*rows[0][1:], None, None, None, None)[:6]
         check_version(self.tables.fence, int(version))
         stored = decode_id(identity) if identity is not None else b""

@@ -132,7 +132,7 @@ def adopt(dialect: Dialect, border: Border, adoption: Adoption) -> Database:
     meta = dialect.meta(border)
     database = look_anew(dialect, border, meta)
     if not database.stored:
-        raise UsageError("the fence's tables have no identity yet (schema version 1): run create() first")
+        raise UsageError("the fence's tables have no identity yet (schema version 1): run `txcore fence create` first")
     if not adoption.identity and not database.is_copy:
         if meta.server and not database.server:
             raise UsageError(

@@ -308,4 +308,4 @@ def _differs(key: str, value: str, wanted: Mapping[str, str]) -> bool:
 
 def missing_group(group: str) -> ConfigError:
     """Return the error of a call for a group that was not made."""
-    return ConfigError(f"there is no group {group!r}; ensure_group makes it", key="group")
+    return ConfigError(f"there is no group {group!r}; `txcore topics create` makes it", key="group")

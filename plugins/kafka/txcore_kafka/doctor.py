@@ -150,7 +150,7 @@ def _hanging(subject: KafkaSubject) -> Finding:
 def _topics(subject: KafkaSubject) -> Finding:
     group, found = subject.request.group, subject.present_topics
     if not found:
-        return fail(f"group {group!r} has no topics", "start its first producer")
+        return fail(f"group {group!r} has no topics", f"txcore topics create --broker URL --group {group}")
     missing = [name for name, view in subject.own_topics.items() if view is None]
     if missing:
         return fail(f"topics are missing: {shortened(missing)}; what they held is lost", "another group name")

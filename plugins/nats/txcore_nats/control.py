@@ -299,7 +299,7 @@ def plain_op_stream(names: GroupNames) -> str:
 
 def missing_group(group: str) -> ConfigError:
     """Return the error of a call for a group that does not exist."""
-    return ConfigError(f"group {group!r} does not exist; call ensure_group first", key="group")
+    return ConfigError(f"group {group!r} does not exist; `txcore topics create` makes it", key="group")
 
 
 def _plain(key: str, value: Any) -> Any:

@@ -173,7 +173,10 @@ def _atomic(subject: NatsSubject) -> Finding:
 
 def _streams(subject: NatsSubject) -> Finding:
     if not subject.present_streams:
-        return fail(f"group {subject.request.group!r} has no streams", "start its first producer")
+        return fail(
+            f"group {subject.request.group!r} has no streams",
+            f"txcore topics create --broker URL --group {subject.request.group}",
+        )
     missing = [name for name, view in subject.own_streams.items() if view is None]
     if missing:
         return fail(f"streams are missing: {shortened(missing)}; what they held is lost", "another group name")

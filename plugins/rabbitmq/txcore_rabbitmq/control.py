@@ -261,7 +261,7 @@ class Ping:
 
 def missing_group(group: str) -> ConfigError:
     """Return the error of a call for a group that does not exist."""
-    return ConfigError(f"there is no group {group!r}; call ensure_group first", key="group")
+    return ConfigError(f"there is no group {group!r}; `txcore topics create` makes it", key="group")
 
 
 def scan_checkpoints(

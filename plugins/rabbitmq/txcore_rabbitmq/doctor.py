@@ -152,7 +152,10 @@ def _message_size(subject: RabbitmqSubject) -> Finding:
 def _streams(subject: RabbitmqSubject) -> Finding:
     group = subject.request.group
     if not subject.partition_count:
-        return fail(f"group {group!r} has no streams in vhost {subject.options.vhost!r}", "start its first producer")
+        return fail(
+            f"group {group!r} has no streams in vhost {subject.options.vhost!r}",
+            f"txcore topics create --broker URL --group {group}",
+        )
     missing = [name for name in subject.streams if not subject.exists(name)]
     if missing:
         text = f"{len(missing)} of {len(subject.streams)} streams are missing: {shortened(missing)}"

@@ -262,7 +262,7 @@ def require_group(connection: sqlite3.Connection, group: str) -> int:
     """
     row = connection.execute("SELECT group_id FROM producer_group WHERE name = ?", (group,)).fetchone()
     if row is None:
-        raise ConfigError(f"group {group!r} does not exist in this file; call ensure_group first", key="group")
+        raise ConfigError(f"group {group!r} does not exist in this file; `txcore topics create` makes it", key="group")
     return int(row[0])
 
 

@@ -317,4 +317,4 @@ class TestMisuse:
         other.touch()
         ran = world.here("rollback", identity, "--yes", *WHY, *world.place[:4], "--database", f"sqlite:///{other}")
         assert ran.status == 1
-        assert "run SqlFence.create()" in squeezed(ran.output)
+        assert "run `txcore fence create`" in squeezed(ran.output)
