@@ -14,8 +14,6 @@ from txcore.records import Op
 
 SIGNED_VERSION: Final = 2
 """Version of the records that hold a signed one: readers of version 1 stop there."""
-OP_VERSION: Final = 1
-"""Version of op records, signed or not."""
 _SIGNED: Final = b"\xa3txs"  # after the array's first byte
 _REFUSED: Final = b"\xc1txu"  # no MessagePack begins with this byte
 
@@ -89,12 +87,15 @@ def unsigned(body: bytes) -> bytes:
 
 
 def decode_signed_ops(body: bytes) -> Sequence[SignedOp] | None:
-    """Return the ops in one op record with their signatures, or None when this version cannot read it."""
+    """Return the ops in one op record of any version, with their signatures; None where they have another form.
+
+    Each version keeps the first 14 elements of a signed op, so that a reader of an older one can verify it.
+    """
     try:
-        record = _signed_op_decoder.decode(body)
+        ops: Sequence[SignedOp] = _signed_op_decoder.decode(body).ops
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return record.ops if record.version == OP_VERSION else None
+    return ops
 
 
 def content_of(op: SignedOp) -> bytes:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -54,7 +55,8 @@ def install(*packages: str, first: str = "") -> None:
     """
     if os.geteuid() != 0 or shutil.which("apt-get") is None or os.environ.get("TXCORE_APT") == "0":
         raise ServerUnavailableError(f"not installed, and {' '.join(packages)} can be installed only as root with apt")
-    with _nothing_starts():
+    # apt-get waits for dpkg's lock, but not for that of its own lists.
+    with machine_lock(Path(tempfile.gettempdir(), "txcore-apt.lock")), _nothing_starts():
         _apt_get("update", "-q")
         if first:
             _apt_get("install", "-y", "--no-install-recommends", first)

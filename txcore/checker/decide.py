@@ -50,6 +50,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         poison: The raw bytes of a record that is no half.
         decided_at: The op position of the DECIDED that was journaled; -1 for none, or where a copy names none.
         is_unproven: Whether only a copy says so; see `copied_decision`.
+        proven: The first decision that this owner has read in the op log, beside an unproven one: the decision, its
+            position and `forced`.
     """
 
     forced: int = 0
@@ -67,6 +69,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     poison: bytes | None = None
     decided_at: int = -1
     is_unproven: bool = False
+    proven: tuple[int, int, int] | None = None
 
 
 NO_EXTRAS: Final = Extras()

@@ -11,6 +11,7 @@ only final ops count for the copy, and looking back folds all the others in log 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container
 from typing import Final
 
@@ -41,6 +42,7 @@ class PartitionState(ReadHalves):
         self.token, self.half_read, self.op_read = begun.token, begun.half, begun.op
         self.conflicts: list[tuple[int, Op]] = []
         self.ended_parked: list[tuple[bytes, int]] = []
+        self.void_decisions: deque[int] = deque(maxlen=1_000)  #: positions of DECIDEDs of replaced checkers
         self.reread = -1  #: the last half record that was read here
         self.early_ops: dict[bytes, list[tuple[Position, Op]]] = {}
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
@@ -134,8 +136,8 @@ class PartitionState(ReadHalves):
                     new.note(look_back=current.extras.look_back)
             if current.is_journaled and not new.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
-                extras = current.extras
-                new.note(forced=extras.forced, decided_at=extras.decided_at, is_unproven=extras.is_unproven)
+                new.note(**{name: getattr(current.extras, name) for name in ("forced", "decided_at", "is_unproven")})
+            new.note(proven=_proven(current))
             current.is_closed = True
             self.pending_count -= 1
             self._open(seen, new)
@@ -147,7 +149,7 @@ class PartitionState(ReadHalves):
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
         if new.is_journaled and current.decision != new.decision:
-            current.note(decided_at=new.extras.decided_at, is_unproven=True)
+            current.note(proven=_proven(current), decided_at=new.extras.decided_at, is_unproven=True)
             self._journal(current, new.decision)  # the copy holds the first one of all
         if (new.extras.copied_from or NOWHERE) > (current.extras.copied_from or NOWHERE):
             current.note(copied_from=new.extras.copied_from)
@@ -169,6 +171,8 @@ class PartitionState(ReadHalves):
         if not is_in_force(op, self.token):
             if seen is not None and op.kind == OpKind.DISCARD:
                 self._note_discard(seen, op)
+            elif op.kind == OpKind.DECIDED:
+                self.void_decisions.append(position)
             return False
         if seen is None or _is_early(op, seen):
             self.early_ops.setdefault(op.transaction_id, []).append((position, op))
@@ -238,6 +242,8 @@ class PartitionState(ReadHalves):
             if not pending.is_journaled:
                 pending.note(forced=op.forced, decided_at=position)
                 self._journal(pending, op.decision)
+            elif pending.extras.is_unproven and pending.extras.proven is None:
+                pending.note(proven=(op.decision, position, op.forced))
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and op.generation == pending.generation:
@@ -374,6 +380,14 @@ def _is_early(op: Op, seen: ReadHalf) -> bool:
     if op.generation <= seen.generation or op.kind in FINAL_KINDS or seen.closed_by in FINAL_KINDS:
         return False
     return seen.pending is None or op.kind != OpKind.DISCARD or needs_copy(op)
+
+
+def _proven(pending: Pending) -> tuple[int, int, int] | None:
+    """Return the decision of *pending* that was read in the op log, if there is one."""
+    extras = pending.extras
+    if extras.is_unproven or not pending.is_journaled:
+        return extras.proven
+    return pending.decision, extras.decided_at, extras.forced
 
 
 def _entry_left(op: Op, generation: int) -> int:

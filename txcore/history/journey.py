@@ -62,7 +62,7 @@ class Journey:
         """Add a copy of the half; a carried or resumed one brings the contents of its journal."""
         self.halves.append(half)
         self.half_times_ms.append(appended_ms)
-        if half.decided and not self.decided:
+        if half.decided and not (self.journaled or self.copied_decision):
             self.copied_decision, self.decided_at = half.decided, half.decided_at
         if half.count or self.checked:
             self.checked[half.generation] = max(self.checked.get(half.generation, 0), half.count)
@@ -106,8 +106,12 @@ class Journey:
 
     @property
     def decided(self) -> int:
-        """COMMIT or ROLLBACK once that is journaled, in the op log or in a copy; else 0."""
-        return self.journaled or self.copied_decision
+        """COMMIT or ROLLBACK once that is journaled, in the op log or in a copy; else 0.
+
+        A copy is not believed once its half was parked because no op proves it: then an operator decides.
+        """
+        is_unproven = self.parked_as is not None and self.parked_as.code == ParkCode.COVERAGE_GAP
+        return self.journaled or (0 if is_unproven else self.copied_decision)
 
     def was_decided_at(self, position: int) -> bool:
         """Return whether a DECIDED in force comes before *position*, as far as ops and copies show."""

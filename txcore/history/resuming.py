@@ -25,6 +25,9 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
     if half is None or journey.is_newer:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {why_no_half(journey)}")
     was_unread = entry is not None and entry.code in {*STRANGE_CODES, ParkCode.NEWER}
+    decided, decided_at = journey.decided, journey.decided_at
+    if not decided and half.decided and (entry is None or entry.code != ParkCode.COVERAGE_GAP):
+        decided, decided_at = half.decided, half.decided_at  # in what was parked; the logs no longer show it
     generation = max(journey.discarded_generation, journey.closed_generation, half.generation) + 1
     copy = msgspec.structs.replace(
         half,
@@ -34,8 +37,8 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
         age_ms=0,
         count=0,
         folded_to=journey.ops[-1][0] if journey.ops else -1,
-        decided=journey.decided,
-        decided_at=journey.decided_at,
+        decided=decided,
+        decided_at=decided_at if decided else -1,
         token=journey.token_before,
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
         missing=list(entry.missing) if entry is not None else half.missing,

@@ -57,11 +57,12 @@ class GroupKeys:
     def __post_init__(self) -> None:
         for name, key in self.keys.items():
             if not 1 <= len(name) <= NAME_SIZE_MAX or not name.isascii():
-                raise ConfigError(f"a key's name has 1 to {NAME_SIZE_MAX} ASCII characters, not {name!r}", key=OPTION)
+                text = f"a key's name has 1 to {NAME_SIZE_MAX} ASCII characters, and one of {len(name)} is none"
+                raise ConfigError(text, key=OPTION)
             if len(key) < KEY_SIZE_MIN:
-                raise ConfigError(f"key {name!r} has {len(key)} bytes; it needs {KEY_SIZE_MIN} or more", key=OPTION)
+                raise ConfigError(f"a key has {len(key)} bytes; it needs {KEY_SIZE_MIN} or more", key=OPTION)
         if self.sign_with not in self.keys:
-            text = f"sign_with names {self.sign_with!r}; the group's keys are {', '.join(self.keys) or 'none'}"
+            text = f"sign_with is not the name of a key; the group's keys are {', '.join(self.keys) or 'none'}"
             raise ConfigError(text, key=OPTION)
 
     def sign(self, group: str, partition: int, kind: LogKind, record: bytes) -> bytes:
@@ -96,7 +97,10 @@ class GroupKeys:
         return encode_refused(reason, body) if reason else signed.record
 
     def _opened_ops(self, group: str, partition: int, body: bytes) -> bytes:
-        for op in decode_signed_ops(body) or ():
+        ops = decode_signed_ops(body)
+        if not ops and not self.accepts_unsigned:  # nothing in it proves that the group's processes wrote it
+            return encode_refused(self._why("holds no op with a signature"), body)
+        for op in ops or ():
             if not op.mac and self.accepts_unsigned:
                 continue
             content = content_of(op)
@@ -166,7 +170,7 @@ class SigningKeys:
                 found = tomllib.load(file)
         except OSError as error:
             raise ConfigError(f"the file of signing keys cannot be read: {error}", key=OPTION) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):  # TOMLDecodeError and UnicodeDecodeError among them
             raise ConfigError(f"the file of signing keys {str(path)!r} is no TOML", key=OPTION) from None
         groups = found.get("groups")
         if set(found) != {"groups"} or not isinstance(groups, dict) or not groups:
@@ -199,7 +203,7 @@ def _group_keys(group: str, table: Any) -> GroupKeys:
     if not isinstance(table, dict) or not set(table) <= {"sign_with", "unsigned", "keys"}:
         raise ConfigError(f"{where} has sign_with, unsigned and a table keys, nothing else", key=OPTION)
     unsigned, keys = table.get("unsigned", _REFUSE), table.get("keys")
-    if unsigned not in {_ACCEPT, _REFUSE}:
+    if unsigned not in (_ACCEPT, _REFUSE):
         raise ConfigError(f'unsigned of {where} is "accept" or "refuse"', key=OPTION)
     if not isinstance(keys, dict):
         raise ConfigError(f"{where} has no table keys", key=OPTION)

@@ -19,6 +19,7 @@ from txcore.errors import WireFormatError
 from txcore.lifecycle import CLOSE_TIMEOUT_S, ClosedAtExit
 from txcore.port import Backend, Batch, Claim, Reader, running
 from txcore.records import (
+    REASON_SIZE_MAX,
     Checkpoint,
     ClaimEvent,
     HalfRecord,
@@ -30,6 +31,7 @@ from txcore.records import (
     Position,
     Resolution,
 )
+from txcore.signed_records import decode_refused
 from txcore.signing.keys import OVERHEAD_MAX, GroupKeys, SigningKeys
 
 S = TypeVar("S")
@@ -178,10 +180,25 @@ def _opener(keys: GroupKeys, group: str, kind: LogKind, partition: int) -> Calla
     def opened(record: LogRecord) -> LogRecord:
         body = keys.opened(group, partition, kind, record.body)
         if kind is LogKind.PARKED:
-            body = _reopened(keys, group, partition, body)
+            body = _reopened(keys, group, partition, _listed(body))
         return record if body is record.body else msgspec.structs.replace(record, body=body)
 
     return opened
+
+
+def _listed(body: bytes) -> bytes:
+    """Return a parked record that is not believed as one of code UNSIGNED, so that operators see it all the same."""
+    refused = decode_refused(body)
+    if refused is None:
+        return body
+    try:
+        parked = wire.decode_parked(refused.body)
+    except WireFormatError:
+        return body
+    if parked.code == ParkCode.CLOSED:  # it would take another one off the list
+        return body
+    reason = f"{refused.reason}; it says {parked.code}: {parked.reason}"
+    return wire.encode_parked(msgspec.structs.replace(parked, code=ParkCode.UNSIGNED, reason=reason[:REASON_SIZE_MAX]))
 
 
 def _reopened(keys: GroupKeys, group: str, partition: int, body: bytes) -> bytes:

@@ -87,7 +87,9 @@ class SimListener(Listener[Any, Any]):
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
         """Answer from the application's own store; ROLLBACK only if the transaction can no longer commit."""
         cast, world = self._cast, self._cast.world
-        truth = cast.truths[half.transaction_id]
+        truth = cast.truths.get(half.transaction_id)
+        if truth is None:  # forged: the application knows no such transaction
+            return LocalTransactionState.ROLLBACK
         world.note("listener asked")
         if world.chance(world.swarm.database):
             world.note("listener no answer")

@@ -9,6 +9,7 @@ from txcore_conformance.refine.world import One
 
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.history.resuming import next_generation
+from txcore.ids import TransactionId
 from txcore.message import LocalTransactionState
 from txcore.records import Forced, LogKind, OpKind, ParkCode
 
@@ -57,19 +58,78 @@ def test_first_half_that_says_it_is_decided_publishes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("answer", "kinds"), [(FenceAnswer.ROLLBACK, "ROLLBACK"), (FenceAnswer.COMMIT, "COMMIT")], ids=["no row", "row"]
+    ("answer", "said", "kinds"),
+    [
+        (FenceAnswer.COMMIT, OpKind.COMMIT, ["COMMIT"]),
+        (FenceAnswer.ROLLBACK, OpKind.ROLLBACK, ["ROLLBACK"]),
+        (FenceAnswer.ROLLBACK, OpKind.COMMIT, ["DISCARD"]),
+        (FenceAnswer.COMMIT, OpKind.ROLLBACK, ["DISCARD"]),
+    ],
 )
-def test_forged_decision_of_a_fenced_half_is_left_to_the_fence(answer, kinds):
-    """The fence is asked, and its answer decides, whatever the copy says."""
+def test_fence_that_agrees_is_a_proof_and_another_parks_the_half(answer, said, kinds):
+    """A fenced half's copy may repeat an override, so that a fence which says otherwise decides nothing alone."""
     fence = Fence(answer)
     world = Owners(fence=fence)
-    said = OpKind.COMMIT if answer is FenceAnswer.ROLLBACK else OpKind.ROLLBACK
-    copied(world, 7, fenced=True, decided=said, missing=[0])
+    copied(world, 7, fenced=True, decided=said)
     world.start()
     world.run(60)
-    assert [kinds] == world.kinds(7)
-    assert [name_of(7)] == fence.asked
-    assert (kinds == "COMMIT") == bool(world.delivered())
+    assert kinds == world.kinds(7)
+    assert {name_of(7)} == set(fence.asked)
+    assert (kinds == ["COMMIT"]) == bool(world.delivered())
+    assert (kinds == ["DISCARD"]) == bool(world.parked())
+
+
+@pytest.mark.parametrize("kind", [OpKind.COMMIT, OpKind.ROLLBACK])
+def test_operator_ends_what_was_parked_without_a_proof(kind):
+    """Neither resume nor request is refused for the copy's sake, whatever the copy says."""
+    world = Owners(listener=lambda _: UNKNOWN)
+    copied(world, 7, decided=OpKind.ROLLBACK if kind is OpKind.COMMIT else OpKind.COMMIT)
+    world.start()
+    world.run(60)
+    assert [7] == world.listed()
+    end = world.operator.commit if kind is OpKind.COMMIT else world.operator.rollback
+    end(TransactionId(name_of(7)), "asked the customer")
+    world.run(60)
+    assert kind.name == world.kinds(7)[-1]
+    assert (kind is OpKind.COMMIT) == bool(world.delivered())
+
+
+def test_forged_copy_does_not_undo_a_decision_in_the_log():
+    """The decision that the owner has read itself is carried out, also against a copy of a later generation."""
+    for generation in (0, 1):
+        world = Owners(listener=lambda _: UNKNOWN)
+        world.half(7)
+        world.claim(TOKEN)
+        place = world.op(OpKind.DECIDED, 7, token=TOKEN, decision=OpKind.COMMIT)
+        fields = {"decided": OpKind.ROLLBACK, "decided_at": place, "folded_to": place, "token": TOKEN}
+        world.half(7, generation=generation, first_appended_ms=1, **fields)
+        world.start()
+        world.run(60)
+        assert ([b"b7"], []) == (world.delivered(), world.listed())
+
+
+def test_void_decision_of_a_replaced_checker_proves_nothing():
+    """It is in the log, but not under the claim in force there, as an owner knows that has read it."""
+    world = Owners(listener=lambda _: UNKNOWN)
+    world.half(7)
+    world.claim(TOKEN)
+    place = world.op(OpKind.DECIDED, 7, token=b"a former claim..", decision=OpKind.COMMIT)
+    world.half(7, first_appended_ms=1, folded_to=place, token=TOKEN, decided=OpKind.COMMIT, decided_at=place)
+    world.start()
+    world.run(60)
+    assert ([], [(7, ParkCode.COVERAGE_GAP)]) == (world.delivered(), world.parked())
+
+
+def test_decision_that_was_read_proves_a_copy_that_names_no_place():
+    """The op is in the log, and the owner has read it; so the copy need not say where."""
+    world = Owners(listener=lambda _: UNKNOWN)
+    world.half(7)
+    world.claim(TOKEN)
+    place = world.op(OpKind.DECIDED, 7, token=TOKEN, decision=OpKind.COMMIT)
+    world.half(7, first_appended_ms=1, folded_to=place, token=TOKEN, decided=OpKind.COMMIT)
+    world.start()
+    world.run(60)
+    assert [b"b7"] == world.delivered()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import msgspec
 import pytest
 
 from txcore import wire
@@ -98,6 +99,31 @@ def test_changed_op_spoils_its_record(changes):
     assert wire.decode_ops(LENIENT.opened("g", 3, LogKind.OP, wire.encode_ops([good, OP])))
 
 
+FORGED_TAILS = ([], [[], -1, 5, b""], [[], -1, "", "mac"], [[], -1, None, None], [0, -1, "old", b"m" * 32])
+
+
+@pytest.mark.parametrize("tail", FORGED_TAILS, ids=str)
+@pytest.mark.parametrize("kind", [2, 100])
+def test_op_with_a_strange_signature_is_refused(tail, kind):
+    """Elements of another form than a signature's are none, although other readers ignore them."""
+    op = [kind, ID, 0, "p", 7, b"", 0, 0, 0, "", *tail]
+    body = msgspec.msgpack.encode(["txo", 1, [op]])
+    assert refused(KEYS.opened("g", 3, LogKind.OP, body))
+
+
+@pytest.mark.parametrize("body", [["txo", 2, []], ["txo", 1, []], ["txo", 9], ["txo"], [], "text", None], ids=str)
+def test_op_record_without_a_signed_op_is_refused(body):
+    """It would stop the partition as the work of a newer txcore, or prove nothing."""
+    assert refused(KEYS.opened("g", 3, LogKind.OP, msgspec.msgpack.encode(body)))
+
+
+def test_newer_op_that_is_signed_is_newer():
+    """A reader stops at an op of a kind that it does not know, once the signature shows that it is genuine."""
+    body = wire.encode_ops([KEYS.sign_op("g", 3, Op(100, ID))])
+    with pytest.raises(NewerRecordError):
+        wire.decode_ops(KEYS.opened("g", 3, LogKind.OP, body))
+
+
 def test_checkpoint_is_signed_with_its_positions():
     """A checkpoint whose position was moved, or of another partition, is not believed."""
     checkpoint = Checkpoint(Position(4), Position(9), b"t" * 16, b"note")
@@ -177,8 +203,11 @@ LONG = base64.b64encode(OLD).decode()
         ("[groups.g]\nsign_with = 'a'", "has no table keys"),
         ("groups.g = 1", "has sign_with, unsigned and a table keys"),
         (f"[groups.g]\nsign_wiht = 'a'\nkeys = {{ a = '{LONG}' }}", "nothing else"),
-        (f"[groups.g]\nkeys = {{ a = '{LONG}' }}", "sign_with names ''; the group's keys are a"),
-        (f"[groups.g]\nsign_with = 'b'\nkeys = {{ a = '{LONG}' }}", "sign_with names 'b'"),
+        (f"[groups.g]\nkeys = {{ a = '{LONG}' }}", "sign_with is not the name of a key; the group's keys are a"),
+        (f"[groups.g]\nsign_with = '{LONG}'\nkeys = {{ a = '{LONG}' }}", "sign_with is not the name of a key"),
+        (f"[groups.g]\nsign_with = 'a'\nkeys = {{ '{LONG}' = '{LONG}' }}", "and one of 44 is none"),
+        (f"[groups.g]\nsign_with = 'a'\nunsigned = ['accept']\nkeys = {{ a = '{LONG}' }}", '"accept" or "refuse"'),
+        ("a = " + "[" * 5_000, "is no TOML"),
         (f"[groups.g]\nsign_with = 'a'\nkeys = {{ a = '{SHORT}' }}", "has 5 bytes; it needs 32"),
         ("[groups.g]\nsign_with = 'a'\nkeys = { a = '!!!' }", "is no base64"),
         ("[groups.g]\nsign_with = 'a'\nkeys = { a = 5 }", "is no base64"),
@@ -198,6 +227,8 @@ def test_missing_file_is_refused(tmp_path):
     """A file that is not there is a mistake of the configuration."""
     with pytest.raises(ConfigError, match="cannot be read"):
         SigningKeys.from_file(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="is no TOML"):
+        SigningKeys.from_file("\0")
 
 
 def test_url_loses_the_option_and_nothing_else():

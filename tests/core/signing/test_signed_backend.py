@@ -234,6 +234,17 @@ def test_half_of_an_unknown_key_resumes_once_the_key_is_known(place, checked):
     assert identity != entry
 
 
+def test_parked_half_stays_listed_when_its_group_begins_to_refuse(place, checked):
+    """What was parked without a signature is shown as UNSIGNED, never hidden; accepted again, it can be resumed."""
+    lenient = SigningKeys({"orders": GroupKeys(sign_with="old", keys={"old": OLD}, accepts_unsigned=True)})
+    identity = place.half(check_max=1)
+    checked(lambda: parked(place, lenient), keys=SigningKeys({}), answer=LocalTransactionState.UNKNOWN)
+    assert [("CHECKS_EXHAUSTED", identity)] == parked(place, lenient)
+    assert [("UNSIGNED", identity)] == parked(place)
+    Operator(place.open(lenient), "orders").resume(identity, "the service knows again")
+    checked(place.sent, keys=lenient)
+
+
 def test_connect_takes_the_keys_of_a_file(tmp_path):
     """The URL's option is enough: a second process with the keys reads, one without them does not."""
     path = tmp_path / "keys.toml"
