@@ -36,7 +36,7 @@ def test_missing_driver_is_named_with_its_extra(txcore):
     """A broken plugin affects only its own line."""
     spoil = """
 import dataclasses, txcore_sqlite
-driver = {"driver": "the sqlite3 module", "driver_module": "no_such_module"}
+driver = {"driver": "the sqlite3 module", "driver_module": "no_such_module", "extra": "sqlite"}
 txcore_sqlite.PLUGIN = dataclasses.replace(txcore_sqlite.PLUGIN, **driver)
 """
     ran = txcore("backends", before=spoil)

@@ -84,7 +84,7 @@ def test_ids_are_paged_through(world):
 
 def test_missing_table_is_reported_with_the_remedy(world):
     """A missing table is an error with the remedy, and not a missing row."""
-    with pytest.raises(BackendUnavailableError, match=r"run SqlFence\.create"):
+    with pytest.raises(BackendUnavailableError, match="run `txcore fence create`"):
         SqlFence(world.engine, table="never_created").rows([bytes(16)])
 
 

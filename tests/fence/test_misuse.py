@@ -357,7 +357,7 @@ def test_tables_of_an_older_txcore_are_refused_in_one_sentence(world, missing):
     backend = txcore.connect(f"memory://{world.fence_table}-{missing}")
     producer = txcore.TransactionProducer(backend, GROUP, fence=world.fence, mode="table")
     relay = txcore.Relay(backend, GROUP, world.engine, table=world.fence_table)
-    remedy = r"^[^\n]*the fence table is missing, or a newer table beside it: run SqlFence\.create\(\)[^\n]*$"
+    remedy = r"^[^\n]*the fence table is missing, or a newer table beside it: run `txcore fence create`[^\n]*$"
 
     def place():
         with producer.transaction(world.engine) as tx:

@@ -217,8 +217,8 @@ class LogReader:
         if copied_ms != start_ms:
             pending.note(copied_ms=copied_ms)
         self.gap.mark_copy(pending, half)
-        if half.decided:
-            pending.note(decided_at=half.decided_at, is_unproven=True)
+        if half.decided:  # without messages nothing can be published, so nothing need be proven: end markers
+            pending.note(decided_at=half.decided_at, is_unproven=bool(half.messages))
         if half.missing:
             pending.note(missing=tuple(half.missing))
         return pending

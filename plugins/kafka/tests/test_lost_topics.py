@@ -35,19 +35,3 @@ def test_checkpoint_beyond_a_logs_new_end_hides_no_half(kit, lost):
     (parked,) = kit.operator().parked()
     assert (parked.transaction_id, parked.code) == (gone, ParkCode.LOST)
     assert len(kit.bodies(topic)) == SENT + 1
-
-
-def test_lists_and_sweeps_cover_a_log_that_was_made_again(kit):
-    """A half in a log that ends before its checkpoint is listed as pending, and the first sweeps decide it."""
-    topic = kit.topic()
-    kit.producer(Answers()).send_many([(Message(topic, b"before"), COMMIT)] * SENT)
-    kit.sweep(kit.checker(Answers(COMMIT)))
-    kit.stop_checkers()
-    kit.delete(name := f"txc.{kit.group}.half")
-    kit.until(lambda: name not in kit.admin.list_topics().topics, "the deletion")
-    kit.history.unjudged = "a log was deleted"
-    kit.adopt(kit.connect())
-    after = kit.orphan(Message(topic, b"after")).transaction_id
-    assert [after] == [half.transaction_id for half in kit.operator().pending()]
-    kit.sweep(kit.checker(Answers(COMMIT)))
-    assert b"after" in kit.bodies(topic)

@@ -150,14 +150,11 @@ class KafkaReader:
         asked: Future[Position] = running()
         self._ends.add(asked)
         answer = self._readers.log_ends.ask(self._log)
-        began = self._next
-        answer.add_done_callback(lambda _: self._settle_end(asked, answer, began))
+        answer.add_done_callback(lambda _: self._settle_end(asked, answer))
         return asked
 
-    def _settle_end(self, asked: Future[Position], answer: Future[int], began: int) -> None:
+    def _settle_end(self, asked: Future[Position], answer: Future[int]) -> None:
         error = answer.exception()
-        if error is None and answer.result() < began:  # made anew: `read` raises DataLossError once it knows that too
-            error = BackendUnavailableError(f"{self._topic!r} ends before position {began}, which was read before")
         if error is not None:
             self._fail_end(asked, error)
             return
