@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from txcore_spark.plan import FENCE, Range, decode_ranges, encode_ranges
 from txcore_spark.readers import READERS, fence, reader_of
-from txcore_spark.rows import SPARK_SCHEMA
+from txcore_spark.rows import SPARK_SCHEMA, Rows
 
 NAMES: Final[Mapping[str, str]] = {each: f"txcore_{each}" for each in (*READERS, FENCE)}
 
@@ -52,11 +52,11 @@ def read_range(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     try:
         yield from fence.read(url, wanted) if wanted.source.log == FENCE else reader_of(url).read(url, wanted)
         # The processor time of this process, with Spark's own part of it, for the benchmark of the readers.
-        rows = wanted.rows()
+        rows = Rows(wanted.place)
         rows.add_cost(round((time.process_time() - began_s) * 1000))
         yield rows.take()
     except Exception as error:  # noqa: BLE001 - drivers raise any exception, and none may shorten a read
-        rows = wanted.rows()
+        rows = Rows(wanted.place)  # also where the file of signing keys cannot be used
         rows.add_gap(wanted.start, wanted.end, f"{type(error).__name__}: {error}"[:500])
         yield rows.take()
 

@@ -6,7 +6,10 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from txcore_spark.plan import HALF as HALF_LOG
+from txcore_spark.plan import Range, Source
 from txcore_spark.rows import Place, Rows
+from txcore_spark.sources import read_range
 
 from txcore import wire
 from txcore.records import (
@@ -22,6 +25,7 @@ from txcore.records import (
     Parked,
     TargetMessage,
 )
+from txcore.registry import connect
 from txcore.signing import GroupKeys
 
 HALF = Half(1, bytes(16), "g", 0, 0, 1, 1, 1, 1, fenced=False, by="p", messages=[TargetMessage("t", None, b"", {})])
@@ -138,3 +142,14 @@ def test_forged_records_are_strange_to_an_audit_with_keys():
     found = Rows(Place(0, 0, 0, 0), {"g": 0}, None, KEYS, "g")
     found.add_half(1, wire.encode_half(HALF), None)
     assert (1, 0) == (found.strange, found.take().num_rows)
+
+
+def test_missing_file_of_keys_is_a_gap_of_its_range(tmp_path):
+    """A task that cannot read the keys reports its range as unread, with the reason; it does not end the job."""
+    source = Source(0, "main", HALF_LOG, "g", group="g")
+    url = f"sqlite:///{tmp_path}/broker.db"
+    with connect(url) as backend:
+        backend.ensure_group("g", 1).result(10)
+    wanted = Range(source, Place(0, 0, 0, 0), 1, 2, signing_keys=str(tmp_path / "absent.toml"))
+    (batch,) = read_range(url, wanted)
+    assert "the file of signing keys cannot be read" in str(batch.to_pylist())
