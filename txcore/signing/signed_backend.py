@@ -180,33 +180,28 @@ def _opener(keys: GroupKeys, group: str, kind: LogKind, partition: int) -> Calla
     def opened(record: LogRecord) -> LogRecord:
         body = keys.opened(group, partition, kind, record.body)
         if kind is LogKind.PARKED:
-            body = _reopened(keys, group, partition, _listed(body))
+            body = _listed(keys, group, partition, body)
         return record if body is record.body else msgspec.structs.replace(record, body=body)
 
     return opened
 
 
-def _listed(body: bytes) -> bytes:
-    """Return a parked record that is not believed as one of code UNSIGNED, so that operators see it all the same."""
+def _listed(keys: GroupKeys, group: str, partition: int, body: bytes) -> bytes:
+    """Return a parked record as operators are to see it; most are as they were written.
+
+    One that is not believed has code UNSIGNED. One that was parked as UNSIGNED is poison that holds a half, if that
+    half's signature is believed now.
+    """
     refused = decode_refused(body)
-    if refused is None:
-        return body
     try:
-        parked = wire.decode_parked(refused.body)
+        parked = wire.decode_parked(body if refused is None else refused.body)
     except WireFormatError:
         return body
-    if parked.code == ParkCode.CLOSED:  # it would take another one off the list
-        return body
-    reason = f"{refused.reason}; it says {parked.code}: {parked.reason}"
-    return wire.encode_parked(msgspec.structs.replace(parked, code=ParkCode.UNSIGNED, reason=reason[:REASON_SIZE_MAX]))
-
-
-def _reopened(keys: GroupKeys, group: str, partition: int, body: bytes) -> bytes:
-    """Return a parked record as poison that holds a half, if the signature for which it was parked is believed now."""
-    try:
-        parked = wire.decode_parked(body)
-    except WireFormatError:
-        return body
+    if refused is not None:
+        if parked.code == ParkCode.CLOSED:  # it would take another one off the list
+            return body
+        reason = f"{refused.reason}; it says {parked.code}: {parked.reason}"[:REASON_SIZE_MAX]
+        return wire.encode_parked(msgspec.structs.replace(parked, code=ParkCode.UNSIGNED, reason=reason))
     if parked.code != ParkCode.UNSIGNED:
         return body
     half = keys.opened(group, partition, LogKind.HALF, parked.half)
@@ -228,6 +223,3 @@ def _mapped(future: Future[S], change: Callable[[S], T]) -> Future[T]:
 
     future.add_done_callback(done)
     return changed
-
-
-__all__ = ["SignedBackend", "SignedClaim", "SignedReader"]
