@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -13,60 +12,38 @@ from txcore.operator.plan import Step, Verb, fence_text, is_doubtful
 from txcore.operator.selection import topics_in
 from txcore.sidecar.web import views
 from txcore.sidecar.web.desk import Decision, Desk, DeskError, canonical, confirmation_of
+from txcore.sidecar.web.forms import Form
 from txcore.sidecar.web.guard import Guard
-from txcore.sidecar.web.pages import Pages, fields_of
+from txcore.sidecar.web.pages import Pages
 
 DONE: Final = {
     Verb.RESUME: "Resumed: the checker asks again, with a fresh budget of checks.",
     Verb.COMMIT: "The commit is requested; the log keeps the request. The checker executes it; this page shows it.",
     Verb.ROLLBACK: "The rollback is requested; the log keeps the request. The checker executes it; this page shows it.",
 }
-NO_FORM: Final = "this is not a form of this console"
 
 
-class Deciding:
+class Deciding(Form):
     """See the module."""
 
     def __init__(self, pages: Pages, guard: Guard, desk: Desk) -> None:
-        self._pages = pages
-        self._guard = guard
+        super().__init__(pages, guard)
         self._desk = desk
 
     def routes(self, transaction: str) -> list[Route]:
         """Return the routes below a transaction's path."""
         path = f"{transaction}/{{verb}}"
-        return [Route(path, self.ask, methods=["GET"]), Route(path, self.decide, methods=["POST"])]
+        return self._routes(path)
 
-    def ask(self, request: Request) -> Response:
-        """Show the effect of the decision, and ask for a reason and a confirmation."""
-        try:
-            return self._form(request, override="override" in request.query_params)
-        except DeskError as error:
-            return self._pages.trouble(request, error)
+    def _shown(self, request: Request) -> Response:
+        return self._form(request, override="override" in request.query_params)
 
-    async def decide(self, request: Request) -> Response:
-        """Decide, and redirect to the transaction."""
-        fields = await fields_of(request)
-        return await run_in_threadpool(self._answer, request, fields)
-
-    def _answer(self, request: Request, fields: dict[str, str] | None) -> Response:
-        try:
-            return self._decide(request, fields)
-        except DeskError as error:
-            return self._pages.trouble(request, error)
-
-    def _decide(self, request: Request, fields: dict[str, str] | None) -> Response:
+    def _decided(self, request: Request, sent: dict[str, str] | None) -> Response:
         verb = _verb(request)
-        if fields is None:
-            raise DeskError(413, NO_FORM)
-        trouble = self._guard.trouble_with_form(request, fields.get("form_token", ""))
-        trouble = trouble or self._guard.trouble_with_change(request)
-        session = self._guard.session(request)
-        if trouble or session is None:
-            raise DeskError(403, trouble)
+        by, fields = self._sender(request, sent)
         decision = Decision(
             verb,
-            f"{session.name} (console)",
+            by,
             " ".join(fields.get("reason", "").split()),
             fields.get("confirmation", ""),
             override="override" in fields,

@@ -34,6 +34,7 @@ LOG: Final = logging.getLogger("txcore.sidecar.web")
 READS_MAX: Final = 4
 READ_WAIT_S: Final = 10.0
 OVERRIDE: Final = "override"
+NO_FORM: Final = "this is not a form of this console"
 BULK_MAX: Final = 1_000
 """Most transactions that are resumed together."""
 
@@ -203,14 +204,13 @@ class Desk:
         _require_reason(given.reason)
         until = given.mark.partition(".")[0]
         if not (until.isascii() and until.isdigit() and len(until) < 16):
-            raise DeskError(400, "this is not a form of this console")
+            raise DeskError(400, NO_FORM)
         with self._reading(runner) as backend, self._acting:
             operator = Operator(backend, group, by=given.by, clock=self._sidecar.clock)
             bulk = self._bulk(operator, chosen, until_ms=int(until))
             if bulk.mark != given.mark:
                 raise DeskError(409, "some of these are no longer parked; look at the list again")
-            if " ".join(given.confirmation.split()).lower() != bulk.confirmation:
-                raise DeskError(400, f"Not confirmed: type {bulk.confirmation}")
+            _require_confirmed(given.confirmation, bulk.confirmation)
             count = self._resume_all(operator, bulk, given.reason)
         runner.changed()
         facts = {"group": group, "verb": Verb.RESUME.value, "by": given.by, "reason": given.reason, "count": count}
@@ -251,8 +251,7 @@ class Desk:
             raise DeskError(400, "name the whole transaction id")
         _require_reason(decision.reason)
         expected = confirmation_of(bytes.fromhex(wanted.digits), override=decision.override)
-        if " ".join(decision.confirmation.split()).lower() != expected:
-            raise DeskError(400, f"Not confirmed: type {expected}")
+        _require_confirmed(decision.confirmation, expected)
         facts = {"group": group, "transaction_id": wanted.digits, "verb": decision.verb.value, "by": decision.by}
         with self._reading(runner) as backend, self._acting:
             operator = Operator(backend, group, by=decision.by, clock=self._sidecar.clock)
@@ -307,6 +306,11 @@ def _require_reason(reason: str) -> None:
         raise DeskError(400, "Give a reason: it is kept in the log")
     if len(reason) > REASON_SIZE_MAX:
         raise DeskError(400, f"The reason has more than {REASON_SIZE_MAX} characters")
+
+
+def _require_confirmed(typed: str, expected: str) -> None:
+    if " ".join(typed.split()).lower() != expected:
+        raise DeskError(400, f"Not confirmed: type {expected}")
 
 
 def _wanted(text: str) -> selection.Wanted:

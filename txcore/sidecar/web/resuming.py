@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -15,60 +14,39 @@ from txcore.operator import formatting, to_json
 from txcore.operator.plan import Verb, is_doubtful
 from txcore.operator.selection import Filter
 from txcore.sidecar.web import views
-from txcore.sidecar.web.deciding import NO_FORM, sentence
+from txcore.sidecar.web.deciding import sentence
 from txcore.sidecar.web.desk import BULK_MAX, BulkDecision, Desk, DeskError
 from txcore.sidecar.web.filters import Given
+from txcore.sidecar.web.forms import Form
 from txcore.sidecar.web.guard import Guard
 from txcore.sidecar.web.lists import Lists
-from txcore.sidecar.web.pages import Pages, fields_of
+from txcore.sidecar.web.pages import Pages
 
 RESUMED: Final = "resumed"
 """Name of the query's field with the number of resumed transactions."""
 
 
-class Resuming:
+class Resuming(Form):
     """See the module."""
 
     def __init__(self, pages: Pages, guard: Guard, desk: Desk, lists: Lists) -> None:
-        self._pages = pages
-        self._guard = guard
+        super().__init__(pages, guard)
         self._desk = desk
         self._lists = lists
 
     def routes(self, group: str) -> list[Route]:
         """Return the routes below a group's path."""
         path = f"{group}/parked/resume"
-        return [Route(path, self.ask, methods=["GET"]), Route(path, self.decide, methods=["POST"])]
+        return self._routes(path)
 
-    def ask(self, request: Request) -> Response:
-        """Show what would be resumed, and ask for a reason and a confirmation."""
-        try:
-            return self._form(request)
-        except DeskError as error:
-            return self._pages.trouble(request, error)
+    def _shown(self, request: Request) -> Response:
+        return self._form(request)
 
-    async def decide(self, request: Request) -> Response:
-        """Resume, and redirect to the list."""
-        fields = await fields_of(request)
-        return await run_in_threadpool(self._answer, request, fields)
-
-    def _answer(self, request: Request, fields: dict[str, str] | None) -> Response:
-        try:
-            return self._decide(request, fields)
-        except DeskError as error:
-            return self._pages.trouble(request, error)
-
-    def _decide(self, request: Request, fields: dict[str, str] | None) -> Response:
-        if fields is None:
-            raise DeskError(413, NO_FORM)
-        trouble = self._guard.trouble_with_form(request, fields.get("form_token", ""))
-        trouble = trouble or self._guard.trouble_with_change(request)
-        session = self._guard.session(request)
-        if trouble or session is None:
-            raise DeskError(403, trouble)
+    def _decided(self, request: Request, sent: dict[str, str] | None) -> Response:
+        by, fields = self._sender(request, sent)
         group, given = request.path_params["group"], Given.of(request.query_params)
         decision = BulkDecision(
-            f"{session.name} (console)",
+            by,
             " ".join(fields.get("reason", "").split()),
             fields.get("confirmation", ""),
             fields.get("mark", ""),
