@@ -124,6 +124,8 @@ def test_checker_ends_the_transaction_of_a_killed_service(shop, wait_until, cras
     ((identity, state),) = decided.items()
     assert ("COMMIT" if is_committed else "ROLLBACK") == state
     wait_until(lambda: ends(shop.checker) == {"COMMIT" if is_committed else "ROLLBACK": 1}, "the end")
+    if is_committed:
+        wait_until(shop.delivered, "the message: the consumer reads on a thread of its own")
     assert ([f"{identity}:0"] if is_committed else []) == [headers["txcore-id"] for _, headers in shop.delivered()]
 
 
