@@ -63,7 +63,8 @@ def null_backend(clock: Clock, group: str, topic: str) -> KafkaBackend:
     """Return the plugin's backend with a group and a target topic, as if Kafka had answered for both before."""
     backend: Any = KafkaBackend(Options(), clock=clock)
     backend._pid = os.getpid()  # noqa: SLF001 - in place of `Producing.start`, which would make a client and its thread
-    backend._producing._producer = NullProducer()  # noqa: SLF001
+    backend._producing._producer = driver = NullProducer()  # noqa: SLF001
+    backend._producing._many_client = lambda: driver  # noqa: SLF001
     backend._control.partition_counts[group] = PARTITION_COUNT  # noqa: SLF001
     backend._control.ensure_group = lambda *_: PARTITION_COUNT  # noqa: SLF001
     limits = backend._targets._bytes_max  # noqa: SLF001

@@ -224,7 +224,7 @@ def target_id(transaction_id: bytes, index: int) -> str:
 
 
 def target_headers(
-    group: str, transaction_id: bytes, index: int, message: TargetMessage, by: str, *, key_as_header: bool
+    group: str, transaction_id: bytes, index: int, message: TargetMessage, by: str, *, key_as_header: bool = False
 ) -> dict[str, str | bytes]:
     """Return the headers of a target: the user's, then txcore's.
 

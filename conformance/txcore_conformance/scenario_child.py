@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -20,13 +20,13 @@ from typing import Any, Final, cast
 import msgspec
 from sqlalchemy.engine.default import DefaultDialect
 
+from txcore.errors import MessageRejectedError
 from txcore.plugin import BackendPlugin
 from txcore.port import Backend
 from txcore.producer import listener_style
 from txcore.producer import transaction_flow as flow
 from txcore.producer.transaction import LocalTransaction, make_half
 from txcore.records import HalfRecord
-from txcore.wire import HalfTemplate
 from txcore_conformance.failpoints import Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.scenario import Place, Scenario
@@ -89,12 +89,15 @@ def watch(failpoints: Failpoints) -> None:
     def watched_connect(self: BackendPlugin, url: str) -> Backend:
         return Watched(connect(self, url), failpoints)
 
-    def hasty_half(transaction: LocalTransaction, template: HalfTemplate | None = None) -> HalfRecord:  # noqa: ARG001
+    def hasty_half(transaction: LocalTransaction) -> HalfRecord:
         context, policy = transaction.context, transaction.context.policy
         context.policy = replace(policy, immunity_s=IMMUNITY_S)
         half = make_half(transaction)
         context.policy, transaction.immunity_s = policy, policy.immunity_s
         return half
+
+    def hasty_halves(transactions: Sequence[LocalTransaction]) -> list[HalfRecord | MessageRejectedError]:
+        return [hasty_half(transaction) for transaction in transactions]
 
     def watched_commit(dialect: DefaultDialect, connection: Any) -> None:
         failpoints.reach("before database COMMIT")
@@ -103,6 +106,7 @@ def watch(failpoints: Failpoints) -> None:
 
     BackendPlugin.connect = watched_connect  # type: ignore[method-assign]
     flow.make_half = listener_style.make_half = hasty_half  # type: ignore[attr-defined]
+    listener_style.make_halves = hasty_halves  # type: ignore[attr-defined]
     DefaultDialect.do_commit = watched_commit  # type: ignore[method-assign]
 
 

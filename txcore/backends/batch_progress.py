@@ -115,12 +115,16 @@ class ReleaseProgress(Progress[Resolution], eq=False):
     def records_stored(self, numbers: Sequence[int]) -> None:
         """Count records as stored."""
         self.confirmed.append(numbers)
-        left, ready = self.left, []
-        for number in numbers:
-            index = number >> RECORD_BITS
-            left[index] -= 1
-            if not left[index]:
-                ready.append(index)
+        left = self.left
+        if max(left) == 1:
+            ready = [number >> RECORD_BITS for number in numbers]
+        else:
+            ready = []
+            for number in numbers:
+                index = number >> RECORD_BITS
+                left[index] -= 1
+                if not left[index]:
+                    ready.append(index)
         if ready:
             self._go_on(ready)
 

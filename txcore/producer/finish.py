@@ -7,7 +7,7 @@ from typing import Final
 
 from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
 from txcore.fence import NO_DATABASE, AnyFence, FenceAnswer, FenceReading
-from txcore.ids import id_text
+from txcore.ids import id_text, known_id
 from txcore.producer.transaction import LocalTransaction, Phase
 from txcore.records import Op, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState
@@ -55,7 +55,7 @@ def end(transaction: LocalTransaction, kind: OpKind) -> Flow[EndResult]:
         resolution, result = choose_end(transaction, kind, clock.elapsed_s(), clock.wall_ms())
         if resolution is not None:
             outcome = yield resolution
-            result = result or end_result(transaction, kind, outcome)
+            result = result or end_result(transaction.identity, kind, outcome)
     assert result is not None
     return finish_end(transaction, kind, result, began_s)
 
@@ -68,18 +68,21 @@ def choose_end(
     The caller has just read both clocks, and hands the resolution over at once: a producer gives way by the clock.
     After a tombstone the fence has decided, so the release may take any time.
     """
-    identity = transaction.transaction_id
+    until_s = transaction.give_way_s
+    if until_s is not None and now_s <= until_s and not transaction.is_via_table:
+        return resolution_of(transaction, kind, wall_ms), None
     if transaction.is_via_table:  # a half that is there all the same is closed by the check
         state = EndState.VIA_TABLE if kind is OpKind.COMMIT else EndState.ACCEPTED
-        return None, EndResult(state, identity)
+        return None, EndResult(state, transaction.transaction_id)
     if _must_give_way(transaction, now_s) and not needs_tombstone(transaction, kind):
-        return resolution_of(transaction, OpKind.NUDGE, wall_ms), EndResult(EndState.TOO_LATE, identity)
+        end = EndResult(EndState.TOO_LATE, transaction.transaction_id)
+        return resolution_of(transaction, OpKind.NUDGE, wall_ms), end
     return resolution_of(transaction, kind, wall_ms), None
 
 
-def end_result(transaction: LocalTransaction, kind: OpKind, outcome: Outcome) -> EndResult:
+def end_result(transaction_id: bytes, kind: OpKind, outcome: Outcome) -> EndResult:
     """Return the result of the end for the outcome of its release."""
-    identity = transaction.transaction_id
+    identity = known_id(transaction_id)
     if outcome.status is Status.DURABLE:
         return EndResult(EndState.ACCEPTED, identity)
     if outcome.status is Status.SUPERSEDED:
@@ -115,7 +118,7 @@ def resolution_of(transaction: LocalTransaction, kind: OpKind, wall_ms: int) -> 
     """Return the op of *kind*, with all targets if it commits."""
     half, by = transaction.half, transaction.context.by
     assert half is not None
-    op = Op(kind, transaction.identity, half.generation, by, wall_ms)
+    op = Op(kind, half.transaction_id, half.generation, by, wall_ms)
     return Resolution(half, op, range(len(half.messages)) if kind is OpKind.COMMIT else (), b"", by)
 
 

@@ -7,8 +7,7 @@ Always with a half: when it is written, there is no database transaction that co
 from __future__ import annotations
 
 import inspect
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -23,7 +22,7 @@ from txcore.errors import (
 )
 from txcore.fence import NO_DATABASE, AnyFence
 from txcore.listener import Listener
-from txcore.message import LocalTransactionState, Message
+from txcore.message import LocalTransactionState, Message, validate_message
 from txcore.message_table import Mode
 from txcore.producer import finish as ending
 from txcore.producer import transaction_flow as flow
@@ -31,38 +30,55 @@ from txcore.producer.transaction import (
     LocalTransaction,
     Phase,
     ProducerContext,
+    add,
     current,
-    half_template,
     make_half,
-    publish,
+    make_halves,
 )
-from txcore.records import HalfRecord, OpKind, Outcome, Resolution
+from txcore.records import HalfRecord, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState, TransactionSendResult
 from txcore.runtime.commands import Answered, Call, Calls, Each, Flow
 
 TURN_S: Final = 0.02
 """Time, in seconds, of local transactions after which those that ran are released before the next ones run."""
-_STATES: Final = {OpKind.COMMIT: LocalTransactionState.COMMIT, OpKind.ROLLBACK: LocalTransactionState.ROLLBACK}
-_KINDS: Final = {state: kind for kind, state in _STATES.items()}
+_COMMIT, _ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
+_KINDS: Final = {_COMMIT: OpKind.COMMIT, _ROLLBACK: OpKind.ROLLBACK}
 
 
-class Sending(msgspec.Struct):
-    """One message of many on its way; in the end it has a result or an error.
+class Sendings(msgspec.Struct):
+    """Messages of one producer that are sent together, in columns; in the end each has a result.
 
     Attributes:
-        began_s: Reading of the clock before its local transaction, for the observer.
-        kind: The op with which it is being ended.
-        end: The result of that end, as soon as it is known.
+        transactions: At least one.
+        pairs: The message of each transaction, with the listener's argument.
+        results: None for each, at first.
     """
 
-    transaction: LocalTransaction
-    message: Message
-    arg: Any
-    result: TransactionSendResult | None = None
-    error: Exception | None = None
-    began_s: float = 0.0
-    kind: OpKind = OpKind.COMMIT
-    end: EndResult | None = None
+    transactions: Sequence[LocalTransaction]
+    pairs: Sequence[tuple[Message, Any]]
+    results: list[TransactionSendResult | None]
+
+    @property
+    def context(self) -> ProducerContext:
+        """The producer's."""
+        return self.transactions[0].context
+
+    def failed(self, index: int, error: Exception) -> None:
+        """Set the result of a message whose half was not made, or is not certainly stored."""
+        identity = self.transactions[index].transaction_id
+        self.results[index] = TransactionSendResult(identity, LocalTransactionState.UNKNOWN, None, error)
+
+
+class Ran(msgspec.Struct):
+    """Local transactions that ran together and are to be ended.
+
+    Attributes:
+        states: The listener's answer to each, by its index: COMMIT or ROLLBACK.
+        ends: The results of those whose end is known before the release.
+    """
+
+    states: dict[int, LocalTransactionState] = {}
+    ends: dict[int, EndResult] = {}
 
 
 def send_in_transaction(
@@ -73,10 +89,12 @@ def send_in_transaction(
     Raises: as `flow.prepare`; NotSentError if the identity of the fence's database cannot be read. An exception of the
         listener is not raised: the listener may have committed, so the state is UNKNOWN.
     """
-    transaction.database = yield from _learn_database(transaction.context)
-    _publish(transaction, message)
+    context = transaction.context
+    database = yield from _learn_database(context)
+    _require_half(context)
+    _open(transaction, message, database)
     half = make_half(transaction)
-    began_s = transaction.context.clock.elapsed_s()
+    began_s = context.clock.elapsed_s()
     outcome: Outcome = yield half
     flow.appended(transaction, outcome, began_s)
     ran = yield from _run_local(transaction, listener, message, arg)
@@ -86,149 +104,187 @@ def send_in_transaction(
     return TransactionSendResult(result.transaction_id, ran, result, transaction.notice)
 
 
-def send_all(sendings: Sequence[Sending], listener: Listener[Any, Any]) -> Flow[None]:
-    """Send many, at least one, of one producer; those that the broker answers together continue together. Never raises.
+def send_all(sendings: Sendings, listener: Listener[Any, Any]) -> Flow[None]:
+    """Send many; those that the broker answers together continue together. Never raises.
 
     The same steps as for one, with one command for many. A local transaction that takes long, or a half without an
     answer, holds up no other's end.
     """
-    context = sendings[0].transaction.context
+    context = sendings.context
     try:
         database = yield from _learn_database(context)
+        _require_half(context)
     except Exception as error:  # noqa: BLE001 - nothing was sent of any
-        for sending in sendings:
-            sending.error = error
+        for index in range(len(sendings.pairs)):
+            sendings.failed(index, error)
         return
     opened, halves = _opened(sendings, database)
     if halves:
-        yield Each(halves, partial(_go_on, opened, listener, context.clock.elapsed_s()))
+        yield Each(halves, partial(_go_on, sendings, opened, listener, context.clock.elapsed_s()))
 
 
-def _opened(sendings: Sequence[Sending], database: bytes) -> tuple[list[Sending], list[HalfRecord]]:
-    """Return those whose half was made, and their halves; the others have their error."""
-    opened, halves = [], []
-    template = None
-    for sending in sendings:
-        transaction = sending.transaction
-        transaction.database = database
+def _opened(sendings: Sendings, database: bytes) -> tuple[Sequence[int], list[HalfRecord]]:
+    """Make the halves; returns the indices of those that have one, and the halves."""
+    transactions = sendings.transactions
+    valid: list[int] = []
+    for index, (message, _) in enumerate(sendings.pairs):
         try:
-            _publish(transaction, sending.message)
-            template = template or half_template(transaction)
-            halves.append(make_half(transaction, template))
+            _open(transactions[index], message, database)
         except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
-            sending.error = error
+            sendings.failed(index, error)
         else:
-            opened.append(sending)
+            valid.append(index)
+    opened: list[int] = []
+    halves: list[HalfRecord] = []
+    if valid:
+        for index, half in zip(valid, make_halves([transactions[index] for index in valid]), strict=True):
+            if isinstance(half, HalfRecord):
+                opened.append(index)
+                halves.append(half)
+            else:
+                sendings.failed(index, half)
     return opened, halves
 
 
-def _go_on(opened: Sequence[Sending], listener: Listener[Any, Any], began_s: float, answered: Answered) -> Flow[None]:
+def _go_on(
+    sendings: Sendings, opened: Sequence[int], listener: Listener[Any, Any], began_s: float, answered: Answered
+) -> Flow[None]:
     """Run the local transactions of halves that were answered together, and release the ends that they chose."""
-    left: deque[Sending] = deque()
-    for indices, outcome in answered:
+    transactions, is_watched = sendings.transactions, sendings.context.observer is not None
+    left: list[int] = []
+    for places, outcome in answered:
+        indices = [opened[place] for place in places]
+        if outcome.status is Status.DURABLE and not is_watched:
+            for index in indices:
+                flow.stored(transactions[index], began_s)
+            left += indices
+            continue
         for index in indices:
-            sending = opened[index]
             try:
-                flow.appended(sending.transaction, outcome, began_s)
+                flow.appended(transactions[index], outcome, began_s)
             except Exception as error:  # noqa: BLE001 - this one's result
-                sending.error = error
+                sendings.failed(index, error)
             else:
-                left.append(sending)
+                left.append(index)
     while left:
-        ran = yield from _run_some(left, listener)
-        yield from _release(ran)
+        count, ran = yield from _run_some(sendings, left, listener)
+        left = left[count:]
+        yield from _release(sendings, ran)
 
 
-def _run_some(left: deque[Sending], listener: Listener[Any, Any]) -> Flow[list[Sending]]:
-    """Run local transactions for `TURN_S`, one at least; returns those that are to be ended."""
-    context = left[0].transaction.context
-    elapsed_s = context.clock.elapsed_s
-    until_s = elapsed_s() + TURN_S
-    answers = yield Calls(partial(_execute, listener.execute), left, lambda: elapsed_s() >= until_s)
-    current.set(None)
-    ran = []
-    for state, error in answers:
-        sending = left.popleft()
-        transaction = sending.transaction
-        judged = _judged(transaction, state, error, sending.began_s)
+def _run_some(sendings: Sendings, left: Sequence[int], listener: Listener[Any, Any]) -> Flow[tuple[int, Ran]]:
+    """Run local transactions for `TURN_S`, one at least; returns their number, and those that are to be ended."""
+    context, transactions, pairs = sendings.context, sendings.transactions, sendings.pairs
+    execute, set_current = listener.execute, current.set
+
+    def run(index: int) -> Any:
+        transaction, (message, arg) = transactions[index], pairs[index]
+        set_current(transaction)
+        return execute(transaction, message, arg)
+
+    began_s = context.clock.elapsed_s()
+    answers = yield Calls(run, left, TURN_S)
+    set_current(None)
+    ran, is_plain = Ran(), context.fence is None and context.observer is None
+    states = ran.states
+    for index, (state, error, ended_s) in zip(left, answers, strict=False):
+        if is_plain and error is None and (state is _COMMIT or state is _ROLLBACK):
+            states[index] = state
+            continue
+        transaction = transactions[index]
+        judged = _judged(transaction, state, error, began_s)
         if transaction.fenced:
             judged = yield from _fenced(transaction, judged)
         if isinstance(judged, TransactionSendResult):
-            sending.result = judged
-            continue
-        sending.kind = _KINDS[judged]
-        if ending.needs_tombstone(transaction, sending.kind):
-            sending.end = yield from ending.tombstone(transaction)
-        ran.append(sending)
-    if context.fence is not None:
-        yield from _look(ran, context.fence)
-    return ran
-
-
-def _execute(execute: Callable[[LocalTransaction, Message, Any], Any], sending: Sending) -> Any:
-    """Run a local transaction, as the one that is under way on this thread."""
-    transaction = sending.transaction
-    current.set(transaction)
-    sending.began_s = ending.now_s(transaction)
-    return execute(transaction, sending.message, sending.arg)
-
-
-def _look(ran: Sequence[Sending], fence: AnyFence) -> Flow[None]:
-    """Set the end of those that committed by the answer of their listener, and not by their rows."""
-    fenced = [each for each in ran if each.kind is OpKind.COMMIT and each.transaction.must_look]
-    if fenced:
-        settled = yield from ending.are_settled(fence, [each.transaction.identity for each in fenced])
-        for sending in fenced:
-            if sending.transaction.identity not in settled:
-                sending.end = yield from ending.look_before_publishing(sending.transaction)
-
-
-def _release(ran: Sequence[Sending]) -> Flow[None]:
-    if not ran:
-        return
-    clock = ran[0].transaction.context.clock
-    began_s, wall_ms = clock.elapsed_s(), clock.wall_ms()
-    released: list[Sending] = []
-    resolutions: list[Resolution] = []
-    for sending in ran:
-        resolution = None
-        if sending.end is None:
-            resolution, sending.end = ending.choose_end(sending.transaction, sending.kind, began_s, wall_ms)
-        if resolution is None:
-            _finish(sending, sending.end, began_s)
+            sendings.results[index] = judged
         else:
-            released.append(sending)
-            resolutions.append(resolution)
+            states[index] = judged
+            if transaction.fenced and judged is _ROLLBACK:
+                yield from _end_early(ran, index, ending.tombstone(transaction))
+        began_s = ended_s
+    if context.fence is not None:
+        yield from _look(transactions, ran, context.fence)
+    return len(answers), ran
+
+
+def _look(transactions: Sequence[LocalTransaction], ran: Ran, fence: AnyFence) -> Flow[None]:
+    """Set the end of those that committed by the answer of their listener, and not by their rows."""
+    fenced = [index for index, state in ran.states.items() if state is _COMMIT and transactions[index].must_look]
+    if fenced:
+        settled = yield from ending.are_settled(fence, [transactions[index].identity for index in fenced])
+        for index in fenced:
+            if transactions[index].identity not in settled:
+                yield from _end_early(ran, index, ending.look_before_publishing(transactions[index]))
+
+
+def _end_early(ran: Ran, index: int, step: Flow[EndResult | None]) -> Flow[None]:
+    """Set the end that *step* returns, if it does."""
+    end = yield from step
+    if end is not None:
+        ran.ends[index] = end
+
+
+def _release(sendings: Sendings, ran: Ran) -> Flow[None]:
+    """End those that ran, all with one reading of the clocks."""
+    transactions, clock, ends = sendings.transactions, sendings.context.clock, ran.ends
+    began_s, wall_ms = clock.elapsed_s(), clock.wall_ms()
+    released: list[int] = []
+    resolutions: list[Resolution] = []
+    for index, state in ran.states.items():
+        if index in ends:
+            _finish(sendings, index, state, ends[index], began_s)
+            continue
+        resolution, end = ending.choose_end(transactions[index], _KINDS[state], began_s, wall_ms)
+        assert resolution is not None  # a half was written
+        if end is not None:
+            ends[index] = end
+        released.append(index)
+        resolutions.append(resolution)
     if resolutions:
-        yield Each(resolutions, partial(_released, released, began_s))
+        yield Each(resolutions, partial(_released, sendings, ran, released, began_s))
 
 
-def _released(released: Sequence[Sending], began_s: float, answered: Answered) -> None:
-    for indices, outcome in answered:
-        for index in indices:
-            sending = released[index]
-            end = sending.end or ending.end_result(sending.transaction, sending.kind, outcome)
-            _finish(sending, end, began_s)
+def _released(sendings: Sendings, ran: Ran, released: Sequence[int], began_s: float, answered: Answered) -> None:
+    transactions, states, ends, end_result = sendings.transactions, ran.states, ran.ends, ending.end_result
+    for places, outcome in answered:
+        for place in places:
+            index = released[place]
+            state = states[index]
+            end = ends.get(index) or end_result(transactions[index].identity, _KINDS[state], outcome)
+            _finish(sendings, index, state, end, began_s)
 
 
-def _finish(sending: Sending, end: EndResult | None, began_s: float) -> None:
-    assert end is not None
-    transaction, kind = sending.transaction, sending.kind
-    ending.finish_end(transaction, kind, end, began_s)
-    sending.result = TransactionSendResult(end.transaction_id, _STATES[kind], end, transaction.notice)
+def _finish(sendings: Sendings, index: int, state: LocalTransactionState, end: EndResult, began_s: float) -> None:
+    transaction = sendings.transactions[index]
+    ending.finish_end(transaction, _KINDS[state], end, began_s)
+    sendings.results[index] = TransactionSendResult(end.transaction_id, state, end, transaction.notice)
 
 
-def _publish(transaction: LocalTransaction, message: Message) -> None:
-    """Add the message, before the half is made."""
-    context = transaction.context
+def _require_half(context: ProducerContext) -> None:
+    """Require that halves can be written.
+
+    Raises:
+        TransactionStateError: mode table.
+        HalfRefusedError: the broker has never answered.
+    """
     if context.mode is Mode.TABLE:
         raise TransactionStateError("the listener style needs a half, which mode table never writes")
-    publish(transaction, message)
+    flow.require_joined(context)
+
+
+def _open(transaction: LocalTransaction, message: Message, database: bytes) -> None:
+    """Add the message, before the half is made; *database* is the fence's.
+
+    Raises: as `publish`.
+    """
+    validate_message(message)
+    add(transaction, message)
+    context = transaction.context
     if context.fence is not None:
         # The half is written before the listener runs: it may call `fence`, and forget it.
         transaction.fenced, transaction.may_lack_row = True, not context.listener_fences
+        transaction.database = database
     transaction.phase = Phase.PREPARING
-    flow.require_joined(context)
 
 
 def _learn_database(context: ProducerContext) -> Flow[bytes]:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from txcore.errors import UsageError
 from txcore.listener import Listener
-from txcore.message import LocalTransactionState, Message
+from txcore.message import Message
 from txcore.port import Backend
-from txcore.producer.listener_style import Sending, send_all
+from txcore.producer.listener_style import Sendings, send_all
 from txcore.producer.transaction import ProducerContext, begin_many
 from txcore.results import TransactionSendResult
 from txcore.runtime.commands import Flow
 from txcore.runtime.flow_loop import Loop
 
-WINDOW_COUNT: Final = 1_000
+WINDOW_COUNT: Final = 4_000
 """Most transactions under way."""
 FIRST_COUNT: Final = 100
 """Most transactions under way until the first have ended, which show how long local transactions take."""
-TOGETHER_COUNT: Final = 250
+TOGETHER_COUNT: Final = 500
 """Number of transactions that begin together, when there is room for them."""
 
 
@@ -31,30 +31,24 @@ def send_many(
     loop = Loop(backend, context.clock)
     window = _Window(context, min(TOGETHER_COUNT, backend.capabilities.batch_count_max))
     pending = iter(messages)
-    ended: list[list[TransactionSendResult]] = []
+    results: list[list[TransactionSendResult | None]] = []
 
-    def send(some: list[Sending], results: list[TransactionSendResult]) -> Flow[None]:
-        yield from send_all(some, listener)
-        results.extend(each.result or _unsent(each) for each in some)
-        window.ended(len(some))
+    def send(sendings: Sendings) -> Flow[None]:
+        yield from send_all(sendings, listener)
+        window.ended(len(sendings.pairs))
 
     def refill() -> None:
         while count := window.room_count():
             taken = [*itertools.islice(pending, count)]
             if not taken:
                 return
-            try:
-                pairs = zip(begin_many(context, len(taken)), taken, strict=True)
-                some = [Sending(transaction, message, arg) for transaction, (message, arg) in pairs]
-            except (TypeError, ValueError):
-                _require_pairs(taken)
-                raise
-            window.begun(len(some))
-            ended.append([])
-            loop.spawn(send(some, ended[-1]))
+            _require_pairs(taken)
+            window.begun(len(taken))
+            results.append([None] * len(taken))
+            loop.spawn(send(Sendings(begin_many(context, len(taken)), taken, results[-1])))
 
     loop.run_all(refill)
-    return list(itertools.chain.from_iterable(ended))
+    return cast("list[TransactionSendResult]", [*itertools.chain.from_iterable(results)])
 
 
 class _Window:
@@ -102,8 +96,3 @@ def _require_pairs(items: Iterable[object]) -> None:
         except (TypeError, ValueError):
             text = f"send_many takes pairs (message, arg), not {type(item).__name__}"
             raise UsageError(f"{text}; of this and later ones nothing was sent") from None
-
-
-def _unsent(sending: Sending) -> TransactionSendResult:
-    identity = sending.transaction.transaction_id
-    return TransactionSendResult(identity, LocalTransactionState.UNKNOWN, None, sending.error)

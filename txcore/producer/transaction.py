@@ -17,7 +17,7 @@ from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.fence import NO_DATABASE, AnyFence
-from txcore.ids import IdFactory, TransactionId, id_text, known_id, partition_of
+from txcore.ids import IdFactory, TransactionId, id_text, known_id, partition_of, partitions_of
 from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
 from txcore.message_table import Mode, TableRow, lane_of
 from txcore.producer.group_join import Joining
@@ -216,13 +216,22 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
         raise MessageRejectedError(
             f"a transaction holds at most {MESSAGE_COUNT_MAX} messages", topic=message.topic, reason="count"
         )
+    add(transaction, message)
+
+
+def add(transaction: LocalTransaction, message: Message) -> None:
+    """Add a message that `validate_message` has seen to a transaction that takes it.
+
+    Raises:
+        ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
+    """
+    context, headers = transaction.context, message.headers
     if message.check_policy is not None:
-        require_room(message.check_policy, transaction.context.margin_s)
+        require_room(message.check_policy, context.margin_s)
         transaction.policies += (message.check_policy,)
-    observer = transaction.context.observer
-    headers = dict(message.headers or ())
-    if observer is not None:
-        headers = {**observer.headers(transaction.transaction_id), **headers}
+    headers = dict(headers) if headers else {}
+    if context.observer is not None:
+        headers = {**context.observer.headers(transaction.transaction_id), **headers}
     transaction.messages.append(TargetMessage(message.topic, message.key, message.body, headers))
 
 
@@ -250,41 +259,53 @@ def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
     )
 
 
-def make_half(transaction: LocalTransaction, template: wire.HalfTemplate | None = None) -> HalfRecord:
+def make_half(transaction: LocalTransaction) -> HalfRecord:
     """Set the encoded half and the immunity of *transaction*, and return the half.
-
-    Args:
-        template: That of halves which were made together; see `half_template`.
 
     Raises:
         MessageRejectedError: the messages together are larger than the backend takes.
     """
-    context, messages, identity, partition = (
-        transaction.context,
-        transaction.messages,
-        transaction.identity,
-        transaction.partition,
-    )
-    if template is not None and not transaction.policies:
-        transaction.immunity_s = context.policy.immunity_s
-        body = template.encode(identity, partition, messages)
-    else:
-        body = wire.encode_half(_envelope(transaction))
+    context, identity, messages = transaction.context, transaction.identity, transaction.messages
+    body = wire.encode_half(_envelope(transaction))
     if len(body) > context.body_size_max:
         transaction.phase = Phase.FAILED
-        raise MessageRejectedError(
-            f"the messages of one transaction take {len(body)} bytes together; this backend takes "
-            f"{context.body_size_max}; send less at once, or a reference to the data",
-            topic=messages[0].topic,
-            reason="size",
-        )
-    transaction.half = HalfRecord(context.group, partition, identity, 0, body, messages)
-    return transaction.half
+        raise _too_large(context, messages, body)
+    transaction.half = half = HalfRecord(context.group, transaction.partition, identity, 0, body, messages)
+    return half
 
 
-def half_template(transaction: LocalTransaction) -> wire.HalfTemplate:
-    """Return the template of halves made together, which have the fence and the database of *transaction*."""
-    return wire.HalfTemplate(_envelope(transaction))
+def make_halves(transactions: Sequence[LocalTransaction]) -> list[HalfRecord | MessageRejectedError]:
+    """Make the half of each of *transactions* of one producer, which have the same fence and database.
+
+    Returns the halves, or the error that `make_half` would raise.
+    """
+    context = transactions[0].context
+    group, size_max, immunity_s = context.group, context.body_size_max, context.policy.immunity_s
+    encode = wire.HalfTemplate(_envelope(transactions[0])).encode
+    partitions = partitions_of([transaction.identity for transaction in transactions], context.partition_count)
+    halves: list[HalfRecord | MessageRejectedError] = []
+    for transaction, partition in zip(transactions, partitions, strict=True):
+        identity, messages = transaction.identity, transaction.messages
+        if transaction.policies:
+            body = wire.encode_half(_envelope(transaction))
+        else:
+            body, transaction.immunity_s = encode(identity, partition, messages), immunity_s
+        if len(body) <= size_max:
+            transaction.half = half = HalfRecord(group, partition, identity, 0, body, messages)
+            halves.append(half)
+        else:
+            transaction.phase = Phase.FAILED
+            halves.append(_too_large(context, messages, body))
+    return halves
+
+
+def _too_large(context: ProducerContext, messages: Sequence[TargetMessage], body: bytes) -> MessageRejectedError:
+    return MessageRejectedError(
+        f"the messages of one transaction take {len(body)} bytes together; this backend takes "
+        f"{context.body_size_max}; send less at once, or a reference to the data",
+        topic=messages[0].topic,
+        reason="size",
+    )
 
 
 def _envelope(transaction: LocalTransaction) -> Half:

@@ -276,21 +276,26 @@ def require_joined(context: ProducerContext) -> None:
         raise HalfRefusedError(f"the broker has not answered for group {context.group!r} yet; nothing was sent")
 
 
+def stored(transaction: LocalTransaction, began_s: float) -> None:
+    """Note that the half is durable; it was handed over at *began_s* or later."""
+    transaction.give_way_s = began_s + transaction.immunity_s - transaction.context.margin_s
+    transaction.phase = Phase.PREPARED
+
+
 def appended(transaction: LocalTransaction, outcome: Outcome, began_s: float) -> None:
     """Require that *outcome* is a certain ack (R2); the half was handed over at *began_s* or later.
 
     Raises: as `append`.
     """
-    context = transaction.context
+    context, status = transaction.context, outcome.status
     if context.observer is not None:
-        context.observer.prepared(transaction.transaction_id, began_s, outcome.status)
-    if outcome.status is Status.DURABLE:
-        transaction.give_way_s = began_s + transaction.immunity_s - context.margin_s
-        transaction.phase = Phase.PREPARED
+        context.observer.prepared(transaction.transaction_id, began_s, status)
+    if status is Status.DURABLE:
+        stored(transaction, began_s)
         return
     transaction.phase = Phase.FAILED
     identity = transaction.transaction_id
-    if outcome.status is Status.UNKNOWN:
+    if status is Status.UNKNOWN:
         raise HalfUnknownError(
             f"no certain answer to the half of {identity}: it may be stored; roll the database "
             "back, and the check drops the half",

@@ -23,14 +23,15 @@ class Call(msgspec.Struct):
 
 
 class Calls(msgspec.Struct):
-    """Call `function` with each of `items` in turn, and after each call `is_over`, until that is true.
+    """Call `function` with each of `items` in turn, for `turn_s` seconds, but once at least.
 
-    Receives the value of each call, or its error, in a list of pairs: not for coroutines, nor for a driver with a pool.
+    Receives a list with the value of each call, its error, and the clock's reading after it. Not for coroutines, nor
+    for a driver with a pool.
     """
 
     function: Callable[[Any], Any]
     items: Sequence[Any]
-    is_over: Callable[[], bool]
+    turn_s: float
 
 
 class Timed(msgspec.Struct):

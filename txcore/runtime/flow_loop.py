@@ -257,14 +257,18 @@ class Loop:
 
     def calls(self, task: Task, calls: Calls) -> tuple[Any, BaseException | None] | None:  # noqa: ARG002
         """Run user code for many; return a value or an error for each item that was reached."""
-        function, is_over = calls.function, calls.is_over
-        answers: list[tuple[Any, Exception | None]] = []
+        function, elapsed_s = calls.function, self.clock.elapsed_s
+        until_s = elapsed_s() + calls.turn_s
+        answers: list[tuple[Any, Exception | None, float]] = []
         for item in calls.items:
+            value, error = None, None
             try:
-                answers.append((function(item), None))
-            except Exception as error:  # noqa: BLE001 - the flow decides what an error means
-                answers.append((None, error))
-            if is_over():
+                value = function(item)
+            except Exception as raised:  # noqa: BLE001 - the flow decides what an error means
+                error = raised
+            now_s = elapsed_s()
+            answers.append((value, error, now_s))
+            if now_s >= until_s:
                 break
         return answers, None
 

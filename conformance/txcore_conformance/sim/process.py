@@ -239,14 +239,18 @@ class SimLoop(Loop):
         """See `Loop.calls`; one call that takes time follows the other."""
 
         def run() -> Any:
-            answers: list[tuple[Any, Exception | None]] = []
+            answers: list[tuple[Any, Exception | None, float]] = []
+            until_s = self.clock.elapsed_s() + calls.turn_s
             for item in calls.items:
+                value, error = None, None
                 try:
                     value = calls.function(item)
-                    answers.append(((yield from value) if inspect.isgenerator(value) else value, None))
-                except Exception as error:  # noqa: BLE001 - the flow decides what an error means
-                    answers.append((None, error))
-                if calls.is_over():
+                    if inspect.isgenerator(value):
+                        value = yield from value
+                except Exception as raised:  # noqa: BLE001 - the flow decides what an error means
+                    error = raised
+                answers.append((value, error, self.clock.elapsed_s()))
+                if self.clock.elapsed_s() >= until_s:
                     break
             return answers
 

@@ -15,7 +15,7 @@ from txcore.message_table import Mode
 from txcore.producer import transaction_flow as flow
 from txcore.producer.finish import end
 from txcore.producer.handles import attach, handle_of
-from txcore.producer.listener_style import Sending, send_all, send_in_transaction
+from txcore.producer.listener_style import Sendings, send_all, send_in_transaction
 from txcore.producer.transaction import ProducerContext, begin, publish
 from txcore.records import Half, HalfRecord, Op, OpKind, Resolution
 from txcore.results import EndState
@@ -223,15 +223,15 @@ def _listener_style(cast: Cast, truth: Truth) -> Flow[None]:
 
 def _many_style(cast: Cast, truth: Truth) -> Flow[None]:
     truths = [truth, *(_another(cast, truth) for _ in range(cast.many_rng.randint(0, 5)))]
-    sendings = [Sending(each.core, _messages(cast)[0], each) for each in truths]
+    pairs = [(_messages(cast)[0], each) for each in truths]
+    sendings = Sendings([each.core for each in truths], pairs, [None] * len(truths))
     yield from send_all(sendings, SimListener(cast))
-    for sending in sendings:
-        ended(cast.world, sending.error)
-        if sending.result is not None:
-            result = sending.result.end
-            cast.world.note(
-                f"end of many {sending.result.local_transaction_state.value} {result.state.value if result else '-'}"
-            )
+    for result in sendings.results:
+        assert result is not None
+        if result.end is None and result.error is not None:
+            ended(cast.world, result.error)
+        end = result.end.state.value if result.end else "-"
+        cast.world.note(f"end of many {result.local_transaction_state.value} {end}")
 
 
 def _another(cast: Cast, truth: Truth) -> Truth:

@@ -62,12 +62,13 @@ def test_a_topic_that_is_known_to_be_gone_is_not_sent_to(kit, topic, monkeypatch
     (refused,) = raw.release(kit, raw.target_only(kit.group, "never-made-topic", b"lost"))
     assert refused.status is REFUSED
     sent = []
-    send = kit.backend._producing.send
-    monkeypatch.setattr(
-        kit.backend._producing,
-        "send",
-        lambda report, record, **named: (sent.append(record[0]), send(report, record, **named))[1],
-    )
+    send_all = kit.backend._producing.send_all
+
+    def watched(report, numbers, records):
+        sent.extend(topic for topic, *_ in records)
+        return send_all(report, numbers, records)
+
+    monkeypatch.setattr(kit.backend._producing, "send_all", watched)
     good, bad = raw.target_only(kit.group, topic, b"good"), raw.target_only(kit.group, "never-made-topic", b"bad")
     assert raw.statuses(raw.release(kit, bad, good)) == [REFUSED, DURABLE]
     assert sent == [topic]

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from txcore_conformance import raw
 from txcore_conformance.kit import Recorder, error_of
+from txcore_kafka.producing import MANY_COUNT
 
 import txcore
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, BusyError, OutcomeUnknownError
@@ -68,17 +69,19 @@ def test_the_harness_waits_for_a_broker_that_is_fenced(kit, monkeypatch):
     assert kit.harness.read_topic(kit.topic()) == []
 
 
-def test_a_dead_client_is_replaced(kit, topic):
-    """After a fatal error all items under way are settled, and the backend continues with a new client."""
+@pytest.mark.parametrize("client", ["_producer", "_many"])
+def test_a_dead_client_is_replaced(kit, topic, client):
+    """After a fatal error all items under way are settled, and the backend continues with new clients."""
     backend = kit.backend
     raw.append(kit, raw.half(kit, topic))
-    old = backend._producing._producer
+    raw.append(kit, *[raw.half(kit, topic) for _ in range(MANY_COUNT)])
+    old = getattr(backend._producing, client)
     batch = Recorder([raw.half(kit, topic) for _ in range(500)])
     backend.append_halves(batch)
     kill_client(old)
     assert {outcome.status for outcome in batch.wait(backend, 10.0)} <= {DURABLE, UNKNOWN, REFUSED}
-    kit.until(lambda: backend._producing.rebuilt_count, "a new client")
-    assert backend._producing._producer is not old
+    kit.until(lambda: backend._producing.rebuilt_count, "new clients")
+    assert getattr(backend._producing, client) is not old
     half = raw.half(kit, topic)
     kit.until(lambda: raw.statuses(raw.append(kit, half)) == [DURABLE], "the new client")
     assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
@@ -206,8 +209,8 @@ def test_the_reader_reports_an_outage(hurt):
 def test_what_the_client_did_not_take_is_not_kept_for_ever(kit, topic, monkeypatch):
     """The garbage collector frees items that the client did not accept, although the error refers to them."""
 
-    def refuse(on_report, record, *, is_alone=False):
-        raise BusyError("the client's queue is full")
+    def refuse(report, numbers, records):
+        return [(number, BusyError("the client's queue is full")) for number in numbers]
 
     def left_over(hand_over, items):
         batch = Recorder(items)
@@ -217,7 +220,7 @@ def test_what_the_client_did_not_take_is_not_kept_for_ever(kit, topic, monkeypat
 
     half = raw.half(kit, topic)
     raw.append(kit, half)
-    monkeypatch.setattr(kit.backend._producing, "send", refuse)
+    monkeypatch.setattr(kit.backend._producing, "send_all", refuse)
     append, release = kit.backend.append_halves, kit.backend.release
     kept = [left_over(append, [raw.half(kit, topic)]), left_over(release, [raw.commit(half)])]
 

@@ -95,24 +95,27 @@ class OpMerger:
         refused: list[tuple[Settle, TxcoreError]] = []
         with self._lock:
             is_full = self._count + len(indices) > QUEUED_MAX
+            self._count += 0 if is_full else len(indices)
             for index in indices:
                 resolution = resolutions[index]
-                op, half, flush = resolution.op, resolution.half, resolution.flush
+                op, half = resolution.op, resolution.half
                 if op is None:
                     queued.append(index)
+                    self._count -= not is_full
                     continue
                 if is_full:
                     left_over.append(index)
                     continue
                 queue = queues.get((half.group, half.partition)) or self._queue(half.group, half.partition)
-                if flush:
+                ops = queue.ops
+                if resolution.flush:
                     queue.settles.append(partial(settle, (index,)))
+                    self._begin(queue, is_urgent=True)
                 else:
                     queued.append(index)
-                if not queue.ops or flush:
-                    self._begin(queue, is_urgent=flush)
-                self._count += 1
-                queue.ops.append(op)
+                    if not ops:
+                        self._begin(queue, is_urgent=False)
+                ops.append(op)
                 queue.size = size = queue.size + OP_BYTES + len(op.by) + len(op.reason)
                 if size >= RECORD_BYTES:
                     refused += self._send(queue)

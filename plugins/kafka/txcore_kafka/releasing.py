@@ -61,19 +61,19 @@ class Releaser:
         now_s = self._clock.elapsed_s()
         halves = Halves(batch, batch.items, producing=self._producing)
         known: list[int] = []
-        limits: dict[str, int | None] = {}
+        limits: dict[str, int] = {}
         for index, half in enumerate(batch.items):
             try:
                 if len(half.body) > size_max:
                     raise _too_large(half, size_max)
-                unknown = examine(half.messages, limits, now_s)
+                unknown = examine(half, limits, now_s)
             except MessageRejectedError as error:
                 halves.refuse(index, error)
                 continue
             if unknown or half.group not in counts:
                 halves.unsent.add(index)
                 send, refuse = partial(self._send_deferred, halves, index), partial(halves.refuse, index)
-                self._look_ups.defer(half.group, unknown, send, refuse)
+                self._look_ups.defer(half.group, list(unknown), send, refuse)
             else:
                 known.append(index)
         halves.send(known)
@@ -97,16 +97,18 @@ class Releaser:
         )
         known: list[int] = []
         for index, resolution in enumerate(items):
-            half = resolution.half
-            group, messages, sought = half.group, half.messages, []
-            for target in resolution.targets:
+            half, targets = resolution.half, resolution.targets
+            messages = half.messages
+            for target in targets:
                 if messages[target].topic not in present:
-                    sought.append(messages[target].topic)  # noqa: PERF401 - rare, and this is the hot path
-            if group in counts and not sought:
-                known.append(index)
+                    break
             else:
-                send = partial(releases.send, (index,), presence.refusal)
-                self._look_ups.defer(group, [], send, partial(releases.not_found, index), sought=sought)
+                if half.group in counts:
+                    known.append(index)
+                    continue
+            sought = [messages[target].topic for target in targets if messages[target].topic not in present]
+            send = partial(releases.send, (index,), presence.refusal)
+            self._look_ups.defer(half.group, [], send, partial(releases.not_found, index), sought=sought)
         releases.send(known)
         self._producing.watch(RELEASES, (releases,), deadline_s)
         self.ops.flush_urgent()
@@ -165,7 +167,7 @@ class Releaser:
             return
         halves.unsent.remove(index)
         try:
-            self._targets.examine(halves.items[index].messages, {}, self._clock.elapsed_s())
+            self._targets.examine(halves.items[index], {}, self._clock.elapsed_s())
         except MessageRejectedError as error:
             halves.refuse(index, error)
         else:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from confluent_kafka import KafkaError
 
 from txcore.errors import TxcoreError
-from txcore.records import LogKind, Resolution
+from txcore.records import HalfRecord, LogKind, Resolution
 from txcore.wire import target_headers
 from txcore_kafka.codec import as_sent, is_too_large
 from txcore_kafka.options import topic_name
@@ -21,11 +21,16 @@ Record: TypeAlias = "tuple[str, bytes, bytes | None, int, Mapping[str, str | byt
 OnReport: TypeAlias = "Callable[[KafkaError | None, Any], None]"
 
 
+def half_record(half: HalfRecord) -> Record:
+    """Return the record of a half."""
+    return topic_name(half.group, LogKind.HALF), half.body, None, half.partition, None
+
+
 def target_record(resolution: Resolution, target: int) -> Record:
     """Return the record that publishes a target."""
     half = resolution.half
     message = half.messages[target]
-    headers = target_headers(half.group, half.transaction_id, target, message, resolution.by, key_as_header=False)
+    headers = target_headers(half.group, half.transaction_id, target, message, resolution.by)
     if message.headers:
         headers = as_sent(headers)
     return message.topic, message.body, message.key, ANY_PARTITION, headers
@@ -66,13 +71,13 @@ class Records:
 
     def report(self, number: int, error: KafkaError | None, _message: Any) -> None:
         """Collect a delivery report and do no more: the driver takes Python's lock anew for each report."""
-        acked, nacked = self.acked, self.nacked
-        if not (acked or nacked):
+        acked = self.acked
+        if not acked and not self.nacked:
             self.producing.reports.append(self)
         if error is None:
             acked.append(number)
         else:
-            nacked.append((number, error))
+            self.nacked.append((number, error))
 
     def reported(self) -> None:
         """Handle the delivery reports, after the poll that brought them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from functools import partial
@@ -14,13 +14,12 @@ from confluent_kafka import KafkaError
 from txcore.backends.batch_progress import RECORD_BITS, HalfProgress, ReleaseProgress
 from txcore.errors import TxcoreError
 from txcore.port import running
-from txcore.records import DURABLE, LogKind, Outcome, Status
+from txcore.records import DURABLE, Outcome, Status
 from txcore_kafka.codec import delivery_outcome, is_missing
 from txcore_kafka.lookups import LookUps
 from txcore_kafka.op_merging import OpMerger
-from txcore_kafka.options import topic_name
 from txcore_kafka.producing import Producing
-from txcore_kafka.reports import Record, Records, parked_record, target_record
+from txcore_kafka.reports import Record, Records, half_record, parked_record, target_record
 
 Refusal: TypeAlias = "Callable[[str], TxcoreError | None]"
 
@@ -33,19 +32,16 @@ class Halves(HalfProgress, Records, eq=False, kw_only=True):
     nacked: list[tuple[int, KafkaError]] = msgspec.field(default_factory=list)
     alone: AbstractSet[int] = frozenset()
 
-    def send(self, indices: Iterable[int]) -> None:
+    def send(self, indices: Sequence[int]) -> None:
         """Hand halves to the client; end those that it does not take as refused."""
-        send, report = self.producing.send, self.report
-        for index in indices:
-            try:
-                send(partial(report, index), self.record(index))
-            except TxcoreError as error:
-                self.refuse(index, error)
+        items = self.items
+        records = [half_record(items[index]) for index in indices]
+        for index, error in self.producing.send_all(self.report, indices, records):
+            self.refuse(index, error)
 
     def record(self, number: int) -> Record:
         """See `Records.record`."""
-        half = self.items[number]
-        return topic_name(half.group, LogKind.HALF), half.body, None, half.partition, None
+        return half_record(self.items[number])
 
     def stored(self, numbers: Sequence[int]) -> None:
         """See `Records.stored`."""
@@ -66,7 +62,7 @@ class Releases(ReleaseProgress, Records, eq=False, kw_only=True):
     nacked: list[tuple[int, KafkaError]] = msgspec.field(default_factory=list)
     alone: AbstractSet[int] = frozenset()
 
-    def send(self, indices: Iterable[int], refusal: Refusal | None = None) -> None:
+    def send(self, indices: Sequence[int], refusal: Refusal | None = None) -> None:
         """Hand the records of items to the client, after all of them were made; queue the op of an item without any.
 
         Args:
@@ -74,29 +70,25 @@ class Releases(ReleaseProgress, Records, eq=False, kw_only=True):
         """
         if self.is_done:
             return
-        records: list[tuple[int, Record]] = []
+        items, small = self.items, self.look_ups.targets.small
+        numbers: list[int] = []
+        records: list[Record] = []
         bare: list[int] = []
         for index in indices:
-            resolution, first = self.items[index], index << RECORD_BITS
-            for place, target in enumerate(resolution.targets):
-                records.append((first + place, target_record(resolution, target)))
+            resolution, number = items[index], index << RECORD_BITS
+            for target in resolution.targets:
+                numbers.append(number)
+                records.append(target_record(resolution, target))
+                number += 1
             if resolution.parked:
-                records.append((first + len(resolution.targets), parked_record(resolution)))
+                numbers.append(number)
+                records.append(parked_record(resolution))
             elif not resolution.targets:
                 bare.append(index)
-        send, report, small = self.producing.send, self.report, self.look_ups.targets.small
-        for number, record in records:
-            error = None if refusal is None else refusal(record[0])
-            if error is not None:
-                self._end_later(number, Outcome(Status.REFUSED, error))
-                continue
-            try:
-                if record[0] in small:
-                    self.send_alone(number)
-                else:
-                    send(partial(report, number), record)
-            except TxcoreError as raised:
-                self._not_taken(number, record[0], raised)
+        if refusal is not None or small:
+            numbers, records = self._set_apart(numbers, records, refusal)
+        for number, error in self.producing.send_all(self.report, numbers, records):
+            self._not_taken(number, error)
         if bare:
             self.queue_ops(bare)
 
@@ -126,7 +118,27 @@ class Releases(ReleaseProgress, Records, eq=False, kw_only=True):
         if queued:
             self.end(queued, DURABLE)
 
-    def _not_taken(self, number: int, topic: str, error: TxcoreError) -> None:
+    def _set_apart(
+        self, numbers: Sequence[int], records: Sequence[Record], refusal: Refusal | None
+    ) -> tuple[list[int], list[Record]]:
+        """Return the records that may share a batch, after the others were sent alone or refused."""
+        small = self.look_ups.targets.small
+        kept: list[int] = []
+        for number, record in zip(numbers, records, strict=True):
+            error = None if refusal is None else refusal(record[0])
+            if error is not None:
+                self._end_later(number, Outcome(Status.REFUSED, error))
+            elif record[0] in small:
+                try:
+                    self.send_alone(number)
+                except TxcoreError as raised:
+                    self._not_taken(number, raised)
+            else:
+                kept.append(number)
+        return kept, [self.record(number) for number in kept]
+
+    def _not_taken(self, number: int, error: TxcoreError) -> None:
+        topic = self.record(number)[0]
         if is_missing(error.__cause__) and self.target(number) is not None:
             self.look_ups.ask(topic, partial(self.record_failed, number))
         else:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined] # i
 from txcore.backends.target_cache import Found, TargetCache
 from txcore.clock import Clock
 from txcore.errors import MessageRejectedError, TxcoreError
-from txcore.records import TargetMessage
+from txcore.records import HalfRecord, TargetMessage
 from txcore_kafka.codec import check_headers, record_size
 from txcore_kafka.control import Control
 from txcore_kafka.options import BATCH_BYTES, TOPIC_BYTES_DEFAULT, check_target_name
@@ -33,8 +33,8 @@ class Targets:
         self.small: set[str] = set()  #: topics that accept less than a full batch: their messages are sent one by one
         self._bytes_max: TargetCache[str, int] = TargetCache(clock, self._begin, refused_s=FRESH_S)
 
-    def examine(self, messages: Sequence[TargetMessage], limits: dict[str, int | None], now_s: float) -> list[str]:
-        """Return the topics to ask the broker for before *messages* can be judged; if empty, all can be published.
+    def examine(self, half: HalfRecord, limits: dict[str, int], now_s: float) -> Sequence[str]:
+        """Return the topics to ask for before the half's messages can be judged; if empty, all can be published.
 
         Args:
             limits: The limits that were found for the same *now_s* before, empty at first.
@@ -42,16 +42,22 @@ class Targets:
         Raises:
             MessageRejectedError: one of the messages cannot be published.
         """
+        size = len(half.body) + OVERHEAD_MAX  # more than any of its messages, which are in it
+        for message in half.messages:
+            if size > limits.get(message.topic, 0) or message.headers:
+                return self._examine_each(half.messages, limits, now_s)
+        return ()
+
+    def _examine_each(self, messages: Sequence[TargetMessage], limits: dict[str, int], now_s: float) -> list[str]:
         unknown: list[str] = []
         for message in messages:
             topic = message.topic
-            bytes_max = limits.get(topic)
+            bytes_max = self._bytes_max.known(topic, now_s)
             if bytes_max is None:
-                bytes_max = limits[topic] = self._bytes_max.known(topic, now_s)
-                if bytes_max is None:
-                    check_target_name(topic)
-                    unknown.append(topic)
-                    continue
+                check_target_name(topic)
+                unknown.append(topic)
+                continue
+            limits[topic] = bytes_max
             if message.headers:
                 check_headers(message)
                 _check_size(message, bytes_max)

@@ -212,19 +212,21 @@ def test_futures_and_calls_give_values_or_raise(loop):
     assert {OSError, ValueError} == {type(each) for each in results if isinstance(each, Exception)}
 
 
-def test_calls_are_made_in_turn_until_they_are_over(loop):
-    """Each item gets the function's value or its error, and no item after that at which `is_over` was true."""
+def test_calls_are_made_in_turn_until_they_are_over(loop, clock):
+    """Each item gets the function's value or its error, and no item after the one at which the turn is over."""
     results, reached = [], []
+    began_s = clock.elapsed_s()
 
     def call(item):
         reached.append(item)
+        clock.advance(1.0)
         return 6 // item
 
-    loop.spawn(ending(Calls(call, [3, 0, 2, 1], lambda: len(reached) == 3), results))
+    loop.spawn(ending(Calls(call, [3, 0, 2, 1], 3.0), results))
     loop.run_all()
     ((three, zero, two),) = results
-    assert ([3, 0, 2], (2, None), (3, None)) == (reached, three, two)
-    assert (None, ZeroDivisionError) == (zero[0], type(zero[1]))
+    assert ([3, 0, 2], (2, None, began_s + 1.0), (3, None, began_s + 3.0)) == (reached, three, two)
+    assert (None, ZeroDivisionError, began_s + 2.0) == (zero[0], type(zero[1]), zero[2])
 
 
 def test_an_asynchronous_call_is_refused(loop):
