@@ -18,10 +18,8 @@ from txcore_kafka.options import topic_name
 from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, Producing
 from txcore_kafka.reports import OneRecord
 
-RECORD_BYTES: Final = 4_096
-"""Approximate size, in bytes, at which a merged record is sent; as in RocketMQ."""
-OP_BYTES: Final = 48
-"""Size of an op without its texts, in bytes."""
+OPS_MAX: Final = 64
+"""Number of ops with which a merged record is sent: some 4 KB, as in RocketMQ."""
 MERGE_BUSY_S: Final = 0.005
 MERGE_IDLE_S: Final = 0.05
 BUSY_COUNT: Final = 8
@@ -54,14 +52,13 @@ class OpsRecord(OneRecord):
 class _Queue:
     """The ops of one partition that wait to share a record."""
 
-    __slots__ = ("due_s", "last_count", "ops", "partition", "settles", "size", "topic")
+    __slots__ = ("due_s", "last_count", "ops", "partition", "settles", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.ops: list[Op] = []
         self.settles: list[Settle] = []
-        self.size = 0
         self.due_s = 0.0
         self.last_count = 0
 
@@ -95,13 +92,11 @@ class OpMerger:
         refused: list[tuple[Settle, TxcoreError]] = []
         with self._lock:
             is_full = self._count + len(indices) > QUEUED_MAX
-            self._count += 0 if is_full else len(indices)
             for index in indices:
                 resolution = resolutions[index]
                 op, half = resolution.op, resolution.half
                 if op is None:
                     queued.append(index)
-                    self._count -= not is_full
                     continue
                 if is_full:
                     left_over.append(index)
@@ -116,8 +111,8 @@ class OpMerger:
                     if not ops:
                         self._begin(queue, is_urgent=False)
                 ops.append(op)
-                queue.size = size = queue.size + OP_BYTES + len(op.by) + len(op.reason)
-                if size >= RECORD_BYTES:
+                self._count += 1
+                if len(ops) >= OPS_MAX:
                     refused += self._send(queue)
         if left_over:
             settle(left_over, Outcome(Status.REFUSED, BusyError(f"{QUEUED_MAX} ops wait for the broker already")))
@@ -197,7 +192,7 @@ class OpMerger:
             refused = [(settle, error) for settle in queue.settles]
         self._count -= len(queue.ops)
         queue.last_count = len(queue.ops)
-        queue.ops, queue.settles, queue.size = [], [], 0
+        queue.ops, queue.settles = [], []
         self._waiting.pop(queue, None)
         return refused
 
