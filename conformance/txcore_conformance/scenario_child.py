@@ -20,7 +20,6 @@ from typing import Any, Final, cast
 import msgspec
 from sqlalchemy.engine.default import DefaultDialect
 
-from txcore.errors import MessageRejectedError
 from txcore.plugin import BackendPlugin
 from txcore.port import Backend
 from txcore.producer import listener_style
@@ -96,8 +95,8 @@ def watch(failpoints: Failpoints) -> None:
         context.policy, transaction.immunity_s = policy, policy.immunity_s
         return half
 
-    def hasty_halves(transactions: Sequence[LocalTransaction]) -> list[HalfRecord | MessageRejectedError]:
-        return [hasty_half(transaction) for transaction in transactions]
+    def hasty_halves(transactions: Sequence[LocalTransaction]) -> tuple[list[HalfRecord], dict[int, Any]]:
+        return [hasty_half(transaction) for transaction in transactions], {}
 
     def watched_commit(dialect: DefaultDialect, connection: Any) -> None:
         failpoints.reach("before database COMMIT")

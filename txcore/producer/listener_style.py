@@ -92,7 +92,9 @@ def send_in_transaction(
     context = transaction.context
     database = yield from _learn_database(context)
     _require_half(context)
-    _open(transaction, message, database)
+    validate_message(message)
+    add(transaction, message)
+    _open([transaction], database)
     half = make_half(transaction)
     began_s = context.clock.elapsed_s()
     outcome: Outcome = yield half
@@ -123,26 +125,25 @@ def send_all(sendings: Sendings, listener: Listener[Any, Any]) -> Flow[None]:
         yield Each(halves, partial(_go_on, sendings, opened, listener, context.clock.elapsed_s()))
 
 
-def _opened(sendings: Sendings, database: bytes) -> tuple[Sequence[int], list[HalfRecord]]:
+def _opened(sendings: Sendings, database: bytes) -> tuple[list[int], list[HalfRecord]]:
     """Make the halves; returns the indices of those that have one, and the halves."""
     transactions = sendings.transactions
-    valid: list[int] = []
+    opened: list[int] = []
     for index, (message, _) in enumerate(sendings.pairs):
         try:
-            _open(transactions[index], message, database)
+            validate_message(message)
+            add(transactions[index], message)
         except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
             sendings.failed(index, error)
         else:
-            valid.append(index)
-    opened: list[int] = []
-    halves: list[HalfRecord] = []
-    if valid:
-        for index, half in zip(valid, make_halves([transactions[index] for index in valid]), strict=True):
-            if isinstance(half, HalfRecord):
-                opened.append(index)
-                halves.append(half)
-            else:
-                sendings.failed(index, half)
+            opened.append(index)
+    valid = [transactions[index] for index in opened]
+    _open(valid, database)
+    halves, errors = make_halves(valid)
+    if errors:
+        for place, refused in errors.items():
+            sendings.failed(opened[place], refused)
+        opened = [index for place, index in enumerate(opened) if place not in errors]
     return opened, halves
 
 
@@ -232,7 +233,7 @@ def _release(sendings: Sendings, ran: Ran) -> Flow[None]:
     resolutions: list[Resolution] = []
     for index, state in ran.states.items():
         if index in ends:
-            _finish(sendings, index, state, ends[index], began_s)
+            sendings.results[index] = _finished(transactions[index], state, ends[index], began_s)
             continue
         resolution, end = ending.choose_end(transactions[index], _KINDS[state], began_s, wall_ms)
         assert resolution is not None  # a half was written
@@ -245,19 +246,20 @@ def _release(sendings: Sendings, ran: Ran) -> Flow[None]:
 
 
 def _released(sendings: Sendings, ran: Ran, released: Sequence[int], began_s: float, answered: Answered) -> None:
-    transactions, states, ends, end_result = sendings.transactions, ran.states, ran.ends, ending.end_result
+    transactions, states, ends, results = sendings.transactions, ran.states, ran.ends, sendings.results
     for places, outcome in answered:
         for place in places:
             index = released[place]
-            state = states[index]
-            end = ends.get(index) or end_result(transactions[index].identity, _KINDS[state], outcome)
-            _finish(sendings, index, state, end, began_s)
+            transaction, state = transactions[index], states[index]
+            end = ends.get(index) or ending.end_result(transaction.identity, _KINDS[state], outcome)
+            results[index] = _finished(transaction, state, end, began_s)
 
 
-def _finish(sendings: Sendings, index: int, state: LocalTransactionState, end: EndResult, began_s: float) -> None:
-    transaction = sendings.transactions[index]
+def _finished(
+    transaction: LocalTransaction, state: LocalTransactionState, end: EndResult, began_s: float
+) -> TransactionSendResult:
     ending.finish_end(transaction, _KINDS[state], end, began_s)
-    sendings.results[index] = TransactionSendResult(end.transaction_id, state, end, transaction.notice)
+    return TransactionSendResult(end.transaction_id, state, end, transaction.notice)
 
 
 def _require_half(context: ProducerContext) -> None:
@@ -272,19 +274,15 @@ def _require_half(context: ProducerContext) -> None:
     flow.require_joined(context)
 
 
-def _open(transaction: LocalTransaction, message: Message, database: bytes) -> None:
-    """Add the message, before the half is made; *database* is the fence's.
-
-    Raises: as `publish`.
-    """
-    validate_message(message)
-    add(transaction, message)
-    context = transaction.context
-    if context.fence is not None:
-        # The half is written before the listener runs: it may call `fence`, and forget it.
-        transaction.fenced, transaction.may_lack_row = True, not context.listener_fences
-        transaction.database = database
-    transaction.phase = Phase.PREPARING
+def _open(transactions: Sequence[LocalTransaction], database: bytes) -> None:
+    """Prepare transactions with a message for their halves; *database* is their fence's."""
+    for transaction in transactions:
+        context = transaction.context
+        transaction.phase = Phase.PREPARING
+        if context.fence is not None:
+            # The half is written before the listener runs: it may call `fence`, and forget it.
+            transaction.fenced, transaction.may_lack_row = True, not context.listener_fences
+            transaction.database = database
 
 
 def _learn_database(context: ProducerContext) -> Flow[bytes]:

@@ -274,29 +274,34 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
     return half
 
 
-def make_halves(transactions: Sequence[LocalTransaction]) -> list[HalfRecord | MessageRejectedError]:
-    """Make the half of each of *transactions* of one producer, which have the same fence and database.
+def make_halves(
+    transactions: Sequence[LocalTransaction],
+) -> tuple[list[HalfRecord], dict[int, MessageRejectedError]]:
+    """Make the halves of transactions of one producer, each as `make_half` would; all have the same fence and database.
 
-    Returns the halves, or the error that `make_half` would raise.
+    Returns the halves, and by its place the error of each transaction that has none.
     """
+    halves: list[HalfRecord] = []
+    errors: dict[int, MessageRejectedError] = {}
+    if not transactions:
+        return halves, errors
     context = transactions[0].context
     group, size_max, immunity_s = context.group, context.body_size_max, context.policy.immunity_s
     encode = wire.HalfTemplate(_envelope(transactions[0])).encode
     partitions = partitions_of([transaction.identity for transaction in transactions], context.partition_count)
-    halves: list[HalfRecord | MessageRejectedError] = []
     for transaction, partition in zip(transactions, partitions, strict=True):
         identity, messages = transaction.identity, transaction.messages
         if transaction.policies:
             body = wire.encode_half(_envelope(transaction))
         else:
             body, transaction.immunity_s = encode(identity, partition, messages), immunity_s
-        if len(body) <= size_max:
-            transaction.half = half = HalfRecord(group, partition, identity, 0, body, messages)
-            halves.append(half)
-        else:
+        if len(body) > size_max:
             transaction.phase = Phase.FAILED
-            halves.append(_too_large(context, messages, body))
-    return halves
+            errors[len(halves) + len(errors)] = _too_large(context, messages, body)
+            continue
+        transaction.half = half = HalfRecord(group, partition, identity, 0, body, messages)
+        halves.append(half)
+    return halves, errors
 
 
 def _too_large(context: ProducerContext, messages: Sequence[TargetMessage], body: bytes) -> MessageRejectedError:

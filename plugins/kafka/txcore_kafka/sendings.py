@@ -34,8 +34,7 @@ class Halves(HalfProgress, Records, eq=False, kw_only=True):
 
     def send(self, indices: Sequence[int]) -> None:
         """Hand halves to the client; end those that it does not take as refused."""
-        items = self.items
-        records = [half_record(items[index]) for index in indices]
+        records = [half_record(half) for half in map(self.items.__getitem__, indices)]
         for index, error in self.producing.send_all(self.report, indices, records):
             self.refuse(index, error)
 
