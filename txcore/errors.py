@@ -15,7 +15,8 @@ TxcoreError
 ├── NotSentError                  certain: nothing was sent and nothing will be sent
 │   ├── HalfRefusedError          the broker refused the half
 │   ├── FencedError               the fence row could not be written: the id is already decided
-│   └── BusyError                 too much in flight; the caller was held back and gave up
+│   ├── BusyError                 too much in flight; the caller was held back and gave up
+│   └── NotJoinedError            a producer's broker did not answer at the start
 ├── OutcomeUnknownError           the effect is uncertain; the check decides, never the caller
 │   ├── HalfUnknownError          no certain answer to the half; the local transaction must not commit
 │   ├── CommitUnknownError        the database's commit failed in an unknown way
@@ -163,6 +164,10 @@ class BackendTimeoutError(OutcomeUnknownError):
 
 class BackendUnavailableError(TxcoreError):
     """The backend cannot be reached; the outcome of operations in progress is unknown."""
+
+
+class NotJoinedError(NotSentError, BackendUnavailableError):
+    """The broker did not answer where a producer was made, or an asynchronous one first used; nothing was begun."""
 
 
 class CheckPostponedError(TxcoreError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 from txcore import arguments, ranges
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.connections import DatabaseConnection
-from txcore.errors import BackendTimeoutError, BusyError, ClosedError, TransactionStateError, TxcoreError
+from txcore.errors import BusyError, ClosedError, NotJoinedError, TransactionStateError
 from txcore.fence import AsyncFence, Fence
 from txcore.ids import IdFactory, TransactionId
 from txcore.lifecycle import CLOSE_TIMEOUT_S
@@ -192,9 +192,9 @@ class ProducerBase(Generic[ListenerT, FenceT]):
         except UNREACHED as error:
             if self._context.mode is Mode.AUTO:
                 return
-            kind = type(error) if isinstance(error, TxcoreError) else BackendTimeoutError
             why = str(error) or f"no answer within {self._join_timeout_s:g} s"
-            raise kind(f"the producer cannot join group {self._context.group!r}: {why}; nothing was sent") from error
+            text = f"the producer cannot join group {self._context.group!r}: {why}; nothing was sent"
+            raise NotJoinedError(text) from error
 
     def _open_context(self) -> ProducerContext:
         """Return the context, for new work.
@@ -238,7 +238,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
 
     Raises:
         ConfigError: see `ProducerBase`; or the group has other settings.
-        BackendTimeoutError, BackendUnavailableError: the broker does not answer; modes auto and table do without.
+        NotJoinedError: the broker does not answer; modes auto and table do without.
     """
 
     _listener_type = TransactionListener

@@ -10,7 +10,17 @@ import pytest
 import sqlalchemy
 
 import txcore
-from txcore import BackendTimeoutError, ClosedError, ConfigError, EndState, HalfRefusedError, Message, SqlFence
+from txcore import (
+    BackendUnavailableError,
+    ClosedError,
+    ConfigError,
+    EndState,
+    HalfRefusedError,
+    Message,
+    NotJoinedError,
+    NotSentError,
+    SqlFence,
+)
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.producer import producer as producers
 
@@ -140,7 +150,7 @@ class TestJoining:
             asyncio.run(main())
 
     def test_a_broker_without_an_answer_is_named(self, monkeypatch):
-        """Both kinds of producer raise BackendTimeoutError when the broker does not answer about the group."""
+        """Both kinds of producer raise NotJoinedError when the broker does not answer about the group."""
         monkeypatch.setattr(producers, "GROUP_TIMEOUT_S", 0.01)
 
         async def main():
@@ -148,10 +158,11 @@ class TestJoining:
                 pass
 
         for make in (lambda: txcore.TransactionProducer(LateGroup(), "g"), lambda: asyncio.run(main())):
-            with pytest.raises(
-                BackendTimeoutError, match=r"cannot join group 'g': no answer within 0.01 s; nothing was sent"
-            ):
+            text = r"cannot join group 'g': no answer within 0.01 s; nothing was sent"
+            with pytest.raises(NotJoinedError, match=text) as raised:
                 make()
+            assert isinstance(raised.value, NotSentError)
+            assert isinstance(raised.value, BackendUnavailableError)
 
 
 class TestUnderWay:
