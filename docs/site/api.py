@@ -25,6 +25,7 @@ MODULES: Final = (
     "txcore.connections",
     "txcore.memory",
     "txcore.integrations.session",
+    "txcore.integrations.async_session",
     "txcore.integrations.fastapi",
     "txcore.integrations.django.transactions",
     "txcore.integrations.opentelemetry",

@@ -266,7 +266,7 @@ def test_a_session_that_is_not_watched_is_refused(shop):
 def test_an_asynchronous_session_is_refused(shop):
     """The publisher refuses an AsyncSession, because a prepare would block its event loop."""
     engine = create_async_engine("sqlite+aiosqlite://")
-    with pytest.raises(txcore.UsageError, match="AsyncTransactionProducer"):
+    with pytest.raises(txcore.UsageError, match="AsyncSessionPublisher"):
         shop.publisher.publish(AsyncSession(engine), txcore.Message("orders", b"one"))
 
 

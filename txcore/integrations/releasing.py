@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txcore.errors import TxcoreError
+from txcore.producer.asynchronous import AsyncTransaction
 from txcore.producer.producer import Transaction
 from txcore.results import EndResult, EndState
 
@@ -14,5 +15,13 @@ def release(transaction: Transaction) -> EndResult:
     """
     try:
         return transaction.commit()
+    except TxcoreError as error:
+        return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
+
+
+async def release_async(transaction: AsyncTransaction) -> EndResult:
+    """`release` for an asynchronous producer."""
+    try:
+        return await transaction.commit()
     except TxcoreError as error:
         return EndResult(EndState.UNKNOWN, transaction.transaction_id, error)
