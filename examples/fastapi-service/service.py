@@ -5,7 +5,6 @@ python service.py
 curl -d '{"item": "tea"}' -H 'content-type: application/json' http://127.0.0.1:8000/orders
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,7 +39,7 @@ def make_app(broker: str, database: str) -> FastAPI:
         async with engine.begin() as connection:
             sql = "CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, item TEXT NOT NULL)"
             await connection.execute(text(sql))
-        checker = txcore.Checker(backend, "shop", fence=fence, event_loop=asyncio.get_running_loop())
+        checker = txcore.Checker(backend, "shop", fence=fence)
         async with backend, producer, checker:
             yield
         await engine.dispose()

@@ -3,7 +3,8 @@
 A comment right before a block decides what the tests do with it:
 
     <!-- run -->            run these shell commands (without it they are only parsed by the programs that they name)
-    <!-- run: pytest -->    this Python is a file of tests; `run: conformance`: a harness named MyHarness
+    <!-- run: pytest -->    this Python is a file of tests; `run: conformance`: a harness named MyHarness;
+                            `run: service`: a module with an ASGI app that takes orders
     <!-- shown by: FILE --> this is output, which that test produces or compares
     <!-- not run: WHY -->   nothing is done
 """

@@ -43,7 +43,7 @@ FOREIGN = {
     *("acl", "kafka-acls.sh", "rabbitmqctl"),
 }
 #: Packages that a document may name for installation besides txcore.
-PACKAGES = {"aiosqlite", "examples/backend-redis", "nats-py[nkeys]", "pyspark==4.2.0", "pytest", "uv"}
+PACKAGES = {"aiosqlite", "examples/backend-redis", "nats-py[nkeys]", "pyspark==4.2.0", "pytest", "uv", "uvicorn"}
 
 
 class WrongCommandError(Exception):

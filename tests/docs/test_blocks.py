@@ -18,6 +18,7 @@ import scenes
 import yaml
 from blocks import ROOT, blocks_of, documents, spans_of
 from commands import WrongCommandError, check_command, check_pip, check_script, simple_commands
+from service import order_from
 from txcore_conformance import brokers
 
 from txcore.config import Config, load
@@ -106,6 +107,8 @@ def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
                 printed += run_script(block)
             elif block.detail == "pytest":
                 run_tests(block, "test_page.py")
+            elif block.detail == "service":
+                order_from(block)
             elif block.detail == "conformance":
                 arguments = (
                     "--pyargs",

@@ -47,10 +47,11 @@ def test_mypy_strict_takes_the_programs_of_the_documents(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     pages = []
     for document in documents():
-        lines = program_of(document)
-        if lines:
-            pages.append(tmp_path / f"{document.removesuffix('.md').replace('/', '_').replace('-', '_')}.py")
-            pages[-1].write_text("\n".join([*lines, ""]), encoding="utf-8")
+        name = document.removesuffix(".md").replace("/", "_").replace("-", "_")
+        for ending, lines in (("", program_of(document)), ("_service", program_of(document, of_service=True))):
+            if lines:
+                pages.append(tmp_path / f"{name}{ending}.py")
+                pages[-1].write_text("\n".join([*lines, ""]), encoding="utf-8")
     sources = [tmp_path, ROOT, *(ROOT / "plugins").iterdir(), ROOT / "conformance", ROOT / "examples" / "django-shop"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", tmp_path / "mypy.ini", *pages, "examples/django-shop"],
@@ -65,14 +66,16 @@ def test_mypy_strict_takes_the_programs_of_the_documents(tmp_path):
     assert len(pages) > 10
 
 
-def program_of(document):
+def program_of(document, *, of_service=False):
     """Return the lines of a document's programs, each at its place, so that an error has the document's number.
 
-    A file of tests is no program, and few users give types to theirs.
+    A file of tests is no program, and few users give types to theirs. A service is a module of its own.
     """
     lines = []
     for block in blocks_of(document):
-        if block.language == "python" and (block.order, block.detail) != ("run", "pytest"):
-            lines = lines or ["from scene import *"]
-            lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
+        is_service = (block.order, block.detail) == ("run", "service")
+        if block.language != "python" or (block.order, block.detail) == ("run", "pytest") or is_service != of_service:
+            continue
+        lines = lines or ["from scene import *"]
+        lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
     return lines

@@ -68,8 +68,7 @@ def test_one_engine_and_one_fence_serve_the_whole_service(world):
                     return txcore.LocalTransactionState.COMMIT
 
             backend = MemoryBackend(broker)
-            loop = asyncio.get_running_loop()
-            checker = txcore.Checker(backend, GROUP, fence=fence, event_loop=loop)
+            checker = txcore.Checker(backend, GROUP, fence=fence)
             settings = {"fence": fence, "listener": Listener(), "policy": SOON}
             async with backend, checker, txcore.AsyncTransactionProducer(backend, GROUP, **settings) as producer:
                 async with producer.transaction(engine) as tx:

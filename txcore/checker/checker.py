@@ -22,7 +22,7 @@ from txcore.message import CheckPolicy
 from txcore.port import Backend, Claim, ensured
 from txcore.records import ClaimEvent, ClaimEventKind
 from txcore.runtime import instrumentation as names
-from txcore.runtime.call_pool import CallPool
+from txcore.runtime.call_pool import CallPool, running_loop
 from txcore.runtime.commands import Flow
 from txcore.runtime.flow_loop import Loop, Task
 from txcore.runtime.instrumentation import Reporter
@@ -152,7 +152,7 @@ class Checker(RunningInside):
         member: This process's name in the group; made up when empty.
         limits: Bounds; the defaults suit production.
         event_loop: A running event loop, for an AsyncSqlFence and for listeners whose `check_local_transaction` is
-            asynchronous.
+            asynchronous. By default the loop of the coroutine that makes the checker.
         plugins: Objects with pluggy hooks `txcore_on_event`, `txcore_on_discard`.
 
     Use either `with` (`async with` in a coroutine; `start` and `stop` do the same), or `run_once` for tests and cron.
@@ -181,10 +181,11 @@ class Checker(RunningInside):
             arguments.require_type("limits", limits, Limits, "txcore.Limits")
         if listener is None and fence is None:
             raise ConfigError("a checker needs a listener or a fence to ask", key="listener")
+        event_loop = event_loop or running_loop()
         if event_loop is None and fence is not None and fence.is_async:
             raise ConfigError(
-                f"a checker with {type(fence).__name__} needs event_loop=asyncio.get_running_loop(), the loop that its "
-                "engine works in; or give it SqlFence, on a blocking Engine of the same database",
+                f"a checker with {type(fence).__name__} needs the event_loop that its engine works in: make the checker "
+                "in a coroutine; or give it SqlFence, on a blocking Engine of the same database",
                 key="fence",
             )
         clock, randomness = clock or SystemClock(), randomness or system_randomness()

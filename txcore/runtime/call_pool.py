@@ -169,3 +169,11 @@ def _coroutine_of(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
         return await awaitable
 
     return wait()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of the calling coroutine; None outside of one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

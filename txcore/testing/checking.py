@@ -100,7 +100,6 @@ class KitChecker(Checker):
             fence=fence,
             policy=policy,
             limits=limits,
-            event_loop=_running_loop(),
             plugins=plugins,
             clock=clock,
         )
@@ -152,10 +151,3 @@ class KitChecker(Checker):
         """Return why partitions are not judged at all."""
         owners = self._membership.owners.values() if self._membership is not None else ()
         return [owner.tenure.blocked for owner in owners if owner.tenure.blocked]
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
