@@ -40,6 +40,7 @@ class BackendPlugin:
         objects: Part: (settings, group, partition count or 0) -> Sequence[BrokerObject]; offline, for `txcore topics`.
         permissions: Part: (settings, Access) -> str; a user's rights to paste, offline, for `txcore permissions`.
         consumer: Part: (settings, topic, group) -> a plain consumer of the topic, for `txcore demo`.
+        target: Part: (settings, topic) -> None; makes a target topic that is missing, for `txcore topics create`.
 
     Raises:
         ConfigError: a part is missing or of the wrong kind; `key` names it.
@@ -57,6 +58,7 @@ class BackendPlugin:
     objects: Part | None = None
     permissions: Part | None = None
     consumer: Part | None = None
+    target: Part | None = None
 
     def __post_init__(self) -> None:
         for name, (is_right, wanted) in _KINDS.items():
@@ -128,6 +130,18 @@ class BackendPlugin:
         """
         return self._call("consumer", url, topic, group)
 
+    def make_target(self, url: str, topic: str) -> bool:
+        """Make a target topic if it is missing; returns False when the plugin makes none.
+
+        Raises:
+            BackendNotInstalledError, ConfigError, BackendUnavailableError: as `connect`.
+            UsageError: the broker has no object of this name that txcore could make.
+        """
+        if self.target is None:
+            return False
+        self._call("target", url, topic)
+        return True
+
     def _call(self, name: str, url: str, *arguments: object) -> Any:
         part = getattr(self, name)
         if part is None:
@@ -159,6 +173,7 @@ _KINDS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     ),
     **dict.fromkeys(("driver", "driver_module", "extra"), (lambda value: isinstance(value, str), "a text")),
     **dict.fromkeys(
-        ("examination", "objects", "permissions", "consumer"), (lambda value: value is None or _is_part(value), _PART)
+        ("examination", "objects", "permissions", "consumer", "target"),
+        (lambda value: value is None or _is_part(value), _PART),
     ),
 }

@@ -16,7 +16,7 @@ import txcore
 
 #: The output of a page's programs.
 PRINTED: dict[str, tuple[str, ...]] = {
-    "README.md": ("mail for b'{\"item\":\"cake\"}'", "mail for b'{\"item\":\"tea\"}'"),
+    "README.md": ('mail for b\'{"item":"cake"}\'', 'mail for b\'{"item":"tea"}\''),
     "docs/tour.md": ("mail for b'{\"order\":1}'",),
 }
 #: Spans that look like commands but are none.

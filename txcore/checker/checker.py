@@ -184,8 +184,8 @@ class Checker(RunningInside):
         event_loop = event_loop or running_loop()
         if event_loop is None and fence is not None and fence.is_async:
             raise ConfigError(
-                f"a checker with {type(fence).__name__} needs the event_loop that its engine works in: make the checker "
-                "in a coroutine; or give it SqlFence, on a blocking Engine of the same database",
+                f"a checker with {type(fence).__name__} needs the event_loop that its engine works in: make the "
+                "checker in a coroutine; or give it SqlFence, on a blocking Engine of the same database",
                 key="fence",
             )
         clock, randomness = clock or SystemClock(), randomness or system_randomness()

@@ -24,6 +24,7 @@ PLUGIN: Final = BackendPlugin(
     objects="txcore_kafka.describing:describe_group",
     permissions="txcore_kafka.permissions:describe_permissions",
     consumer="txcore_kafka.consumer:open_consumer",
+    target="txcore_kafka.consumer:make_topic",
 )
 
 

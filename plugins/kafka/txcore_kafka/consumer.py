@@ -142,11 +142,17 @@ def open_consumer(options: Options, topic: str, group: str) -> KafkaConsumer:
         ConfigError: the topic cannot be made with these settings.
         BackendUnavailableError, BackendTimeoutError: the broker does not answer.
     """
-    _make_topic(options, topic)
+    make_topic(options, topic)
     return KafkaConsumer(options, topic, group)
 
 
-def _make_topic(options: Options, topic: str) -> None:
+def make_topic(options: Options, topic: str) -> None:
+    """Make a topic that is missing, with the URL's `partitions` and `replication_factor`; see `BackendPlugin.target`.
+
+    Raises:
+        ConfigError: the topic cannot be made with these settings.
+        BackendUnavailableError, BackendTimeoutError: the broker does not answer.
+    """
     admin = make_admin(options.connection())
     wanted = NewTopic(topic, num_partitions=options.partitions, replication_factor=options.replication_factor)
     timeout_s = options.control_timeout_s

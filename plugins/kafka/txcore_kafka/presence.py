@@ -9,6 +9,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
+from txcore.backends.target_hint import how_to_make
 from txcore.clock import Clock
 from txcore.errors import MessageRejectedError, TxcoreError
 from txcore_kafka.threads import Worker
@@ -108,5 +109,5 @@ class Presence:
 
 def no_topic(topic: str) -> MessageRejectedError:
     """Return the refusal of a message to a missing topic."""
-    text = f"topic {topic!r} does not exist on the broker, and txcore makes no target topics"
+    text = f"topic {topic!r} does not exist on the broker; {how_to_make(topic)}"
     return MessageRejectedError(text, topic=topic, reason="topic")

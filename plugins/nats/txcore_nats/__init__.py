@@ -24,6 +24,7 @@ PLUGIN: Final = BackendPlugin(
     objects="txcore_nats.describing:describe_group",
     permissions="txcore_nats.permissions:permissions_of",
     consumer="txcore_nats.consumer:NatsConsumer",
+    target="txcore_nats.making:make_subject",
 )
 
 

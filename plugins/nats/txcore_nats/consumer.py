@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from txcore.clock import SystemClock, system_randomness
-from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, TxcoreError
+from txcore.errors import BackendTimeoutError, ClosedError, TxcoreError
 from txcore.records import Status
 from txcore.wire import HEADER_KEY
 from txcore_nats.client import LinkClient
 from txcore_nats.codec import (
-    STREAM_EXISTS,
     Ack,
     ApiError,
     as_json,
@@ -31,6 +30,7 @@ from txcore_nats.codec import (
     translate,
 )
 from txcore_nats.connection import Api, Link, LoopThread
+from txcore_nats.making import make_stream, stream_of
 from txcore_nats.options import NAME_PREFIX, GroupNames, Options
 from txcore_nats.publishing import Publisher, Sending
 from txcore_nats.tailing import Tail
@@ -160,7 +160,7 @@ class NatsConsumer:
         self._publisher.refused(text)
 
     async def _open(self) -> None:
-        self._stream = await self._find_stream()
+        self._stream = await stream_of(self._api.call, self._options, self.topic)
         bucket = {
             "name": f"KV_{BUCKET}",
             "subjects": [f"$KV.{BUCKET}.>"],
@@ -169,7 +169,7 @@ class NatsConsumer:
             "allow_rollup_hdrs": True,
             "allow_direct": True,
         }
-        await self._make(bucket)
+        await make_stream(self._api.call, bucket)
         await self._load()
         if not await self._put(self._done):
             raise BackendTimeoutError(f"several consumers of group {self.group!r} are opened at once; open it again")
@@ -178,28 +178,6 @@ class NatsConsumer:
     def _follow(self, start: int | None) -> None:
         self._tail = Tail(self._loop, self._link, self._api, self._options, self._stream, self.topic, self, start=start)
         self._tail.open()
-
-    async def _find_stream(self) -> str:
-        for _ in range(2):
-            names = (await self._api.call("STREAM.NAMES", {"subject": self.topic})).get("streams") or ()
-            if names:
-                return str(names[0])
-            if self._options.is_atomic:
-                name = self._options.stream
-                config = (await self._api.call(f"STREAM.INFO.{name}"))["config"]
-                config["subjects"] = sorted({*config["subjects"], self.topic})
-                await self._api.call(f"STREAM.UPDATE.{name}", config)
-            else:
-                name = GroupNames(self.topic, Options()).token.replace("=2E", "-")
-                await self._make({"name": name, "subjects": [self.topic]})
-        raise ConfigError(f"no stream can be made for {self.topic!r}", key="topic")
-
-    async def _make(self, config: dict[str, Any]) -> None:
-        try:
-            await self._api.call(f"STREAM.CREATE.{config['name']}", {"storage": "file", "retention": "limits"} | config)
-        except ApiError as error:
-            if error.err_code != STREAM_EXISTS:
-                raise
 
     async def _load(self) -> str:
         """Load the group's position; return the identity of the consumer that wrote it."""

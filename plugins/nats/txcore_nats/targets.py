@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from txcore.backends.target_cache import Found, TargetCache
+from txcore.backends.target_hint import how_to_make
 from txcore.clock import Clock
 from txcore.errors import MessageRejectedError
 from txcore.records import TargetMessage
@@ -116,7 +117,8 @@ class TargetChecks:
         if self._options.target_streams:
             text = f"is not in stream {' or '.join(map(repr, names))}, where the option stream has all targets"
             raise _rejected(subject, text, "topic")
-        raise _rejected(subject, "is in no stream; make one that has it among its subjects", "topic")
+        text = f"is in no stream; make one that has it among its subjects, or {how_to_make(subject)}"
+        raise _rejected(subject, text, "topic")
 
     async def _names(self, subject: str) -> Sequence[str]:
         answer = await self._api.call("STREAM.NAMES", {"subject": subject})

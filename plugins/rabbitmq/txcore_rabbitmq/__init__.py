@@ -24,6 +24,7 @@ PLUGIN: Final = BackendPlugin(
     objects="txcore_rabbitmq.describing:describe_group",
     permissions="txcore_rabbitmq.permissions:permissions_of",
     consumer="txcore_rabbitmq.consumer:RabbitmqConsumer",
+    target="txcore_rabbitmq.making:make_queue",
 )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from txcore.backends.target_cache import Found, TargetCache
+from txcore.backends.target_hint import how_to_make
 from txcore.clock import Clock
 from txcore.errors import MessageRejectedError, TxcoreError
 from txcore_rabbitmq.codec import Target, is_forbidden, is_locked, is_login_refused, is_missing, translate
@@ -91,7 +92,8 @@ class TargetChecks:
             self._answer(None)
         elif is_missing(error):
             kind, name = ("exchange", target.exchange) if target.exchange else ("queue", target.routing_key)
-            text = f"there is no {kind} {name!r}; declare it before sending to it"
+            advice = "" if target.exchange else f", or {how_to_make(name)}"
+            text = f"there is no {kind} {name!r}; declare it before sending to it{advice}"
             self._answer(MessageRejectedError(text, topic=name, reason="unknown"))
         elif getattr(error, "reply_code", None) is not None and self._connection.is_open:
             self._answer(translate(error, f"asking for target {target}"))

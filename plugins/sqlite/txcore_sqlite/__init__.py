@@ -21,6 +21,7 @@ PLUGIN: Final = BackendPlugin(
     examination="txcore_sqlite.doctor:sqlite_examination",
     objects="txcore_sqlite.describing:describe_group",
     consumer="txcore_sqlite.consumer:open_consumer",
+    target="txcore_sqlite.consumer:make_topic",
 )
 
 

@@ -196,9 +196,18 @@ def open_consumer(address: Address, topic: str, group: str) -> SqliteConsumer:
         ConfigError, BackendUnavailableError: see `SqliteBackend`.
     """
     path, options = address
-    with SqliteBackend(path, options) as backend:
-        backend.create_topic(topic)
+    make_topic(address, topic)
     return SqliteConsumer(path, topic, group, options=options)
+
+
+def make_topic(address: Address, topic: str) -> None:
+    """Make a topic that is missing; see `BackendPlugin.target`.
+
+    Raises:
+        ConfigError, BackendUnavailableError: see `SqliteBackend`.
+    """
+    with SqliteBackend(*address) as backend:
+        backend.create_topic(topic)
 
 
 def _open(source: str | Path | SqliteBackend, options: Options | None = None) -> Store:

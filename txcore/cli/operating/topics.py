@@ -21,6 +21,9 @@ from txcore.signing import split_keys_file
 
 TIMEOUT_S: Final = 60.0
 Partitions = Annotated[int, typer.Option("--partitions", min=0, help="For a new group; 0 takes the backend's default.")]
+Targets = Annotated[
+    list[str] | None, typer.Option("--target", metavar="TOPIC", help="A topic for the messages. Repeatable.")
+]
 PURPOSES: Final = {
     LogKind.HALF: "halves, which no consumer reads",
     LogKind.OP: "their checks, decisions and ends",
@@ -30,15 +33,21 @@ PURPOSES: Final = {
 app = typer.Typer(no_args_is_help=True, help="Create, verify or describe the logs that a group needs on its broker.")
 
 
-def create(place: Place, partitions: Partitions = 0) -> None:
+def create(place: Place, targets: Targets = None, partitions: Partitions = 0) -> None:
     """Create the logs that the group needs on its broker, or verify existing ones. Repeating it is harmless.
+
+    With --target also a topic for its messages, where it is missing: a topic of Kafka with the URL's `partitions` and
+    `replication_factor`, a quorum queue of RabbitMQ, a stream of NATS with this subject. Another form is made with the
+    broker's own tools.
 
     Exit code: 0 done, 1 the broker refused or has them with other settings, 2 misuse.
     """
     screen = Screen(as_json=place.as_json)
-    with opened(place, screen, may_create=True) as session:
+    with opened(place, screen, may_create=True) as session, screen.busy("asking the broker"):
         count = _verified(session, lambda: wait_for(session.backend, _ensured(session, partitions), TIMEOUT_S))
-    _show(screen, session, count)
+        for target in targets or ():
+            _make_target(session.address.broker, target)
+    _show(screen, session, count, targets or ())
 
 
 def verify(place: Place) -> None:
@@ -94,6 +103,11 @@ def objects_of(url: str, group: str, partition_count: int) -> Sequence[BrokerObj
     ]
 
 
+def _make_target(url: str, topic: str) -> None:
+    if not plugin_for(url).make_target(split_keys_file(url)[0], topic):
+        raise UsageError(f"this backend makes no target topics: make {topic!r} with the broker's own tools")
+
+
 def _ensured(session: Session, partitions: int) -> Any:
     return session.backend.ensure_group(session.address.group, partitions or None)
 
@@ -106,11 +120,13 @@ def _verified(session: Session, call: Any) -> int:
     return count
 
 
-def _show(screen: Screen, session: Session, count: int) -> None:
+def _show(screen: Screen, session: Session, count: int, targets: Sequence[str] = ()) -> None:
     if screen.as_json:
-        screen.json(_group_json(session, count, exists=True))
-    else:
-        screen.say(f"group {session.address.group} is as it should be: {formatting.many(count, 'partition')}")
+        screen.json(_group_json(session, count, exists=True) | ({"targets": list(targets)} if targets else {}))
+        return
+    screen.say(f"group {session.address.group} is as it should be: {formatting.many(count, 'partition')}")
+    for target in targets:
+        screen.say(f"target {target} exists")
 
 
 def _group_json(session: Session, count: int, *, exists: bool) -> dict[str, Any]:
