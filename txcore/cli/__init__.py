@@ -32,27 +32,30 @@ def build_app() -> Typer:
         from typer import Typer  # noqa: PLC0415
     except ImportError as error:
         raise BackendNotInstalledError("txcore", "typer and rich", "cli") from error
-    from txcore.cli import audit, backends, checker, config, permissions, version  # noqa: PLC0415
+    from txcore.cli import audit, backends, checker, config, examples, permissions, version  # noqa: PLC0415
     from txcore.cli.demo import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415
+    from txcore.cli.helping import SectionedGroup  # noqa: PLC0415
     from txcore.cli.operating import commands as operating  # noqa: PLC0415
 
     app = Typer(
         name="txcore",
+        cls=SectionedGroup,
         help="Transactional (half) messages for the brokers you already run: both or neither.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # help is plain text: brackets are no markup, and paragraphs are wrapped
     )
     app.callback()(version.root)
     app.command("demo")(demo)
     app.command("backends")(backends.backends)
     app.command("checker")(checker.checker)
-    app.add_typer(config.config)
-    app.add_typer(audit.audit)
+    app.add_typer(config.config, name="config")
+    app.add_typer(audit.audit, name="audit")
     operating.add_to(app)
     app.command("permissions")(permissions.permissions)
     app.command("doctor")(doctor)
+    examples.add_to(app)
     return app
 
 

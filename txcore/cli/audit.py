@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
-from txcore.cli.config import say_problems
+from txcore.cli.config import CONFIG_HELP, say_problems
+from txcore.cli.helping import SectionedGroup
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
 from txcore.ids import parse_id
@@ -23,7 +23,7 @@ _Misuse: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 """The parser's exception for any mistake on the command line; newer typers include a click of their own."""
 
 
-class _AuditGroup(TyperGroup):
+class _AuditGroup(SectionedGroup):
     """Exits with 4 for a mistyped command line: 2, the code of other commands, means violations here."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +37,8 @@ class _AuditGroup(TyperGroup):
 
 audit = typer.Typer(name="audit", cls=_AuditGroup, help="Prove that databases, logs and targets agree (needs Spark).")
 Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The file [default: txcore.toml here; TXCORE_CONFIG].")
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -50,7 +51,9 @@ def run(
     context: typer.Context,
     *,
     config: Config = None,
-    mode: Annotated[str, typer.Option(help="incremental, once (everything, or a window), or continuous.")] = MODES[0],
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="incremental, once (everything, or a window), or continuous.")
+    ] = MODES[0],
     since: Annotated[str, typer.Option(metavar="TIME", help="With once: born at or after this ISO time.")] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="With once: born before this ISO time.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step on standard output.")] = False,
@@ -75,7 +78,7 @@ def run(
     raise typer.Exit(_code(lambda: command.run(loaded, wish)))
 
 
-@audit.command()
+@audit.command("repair")
 def repair(
     number: Annotated[int, typer.Argument(metavar="RUN", help="The run whose findings are to be repaired.")],
     *,

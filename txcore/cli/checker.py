@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from txcore.cli.config import say_problems
+from txcore.cli.config import CONFIG_HELP, say_problems
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.config.sources import Simple
 
@@ -20,11 +21,13 @@ WRONG_CONFIGURATION: Final = 2
 def checker(
     *,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The file [default: txcore.toml here; TXCORE_CONFIG].")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP),
     ] = None,
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Try everything the configuration names, check no half, and exit.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check-config: the result as JSON.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in http.port=0. Repeatable."),
@@ -57,7 +60,7 @@ def checker(
         say_problems(error)
         raise typer.Exit(WRONG_CONFIGURATION) from error
     if check_config:
-        raise typer.Exit(_probe(loaded))
+        raise typer.Exit(_probe(loaded, as_json=as_json))
     from txcore.sidecar.life import DONE, Life  # noqa: PLC0415 - other commands need none of it
 
     status = Life(loaded, read).run()
@@ -67,9 +70,13 @@ def checker(
         os._exit(status)
 
 
-def _probe(loaded: Loaded) -> int:
+def _probe(loaded: Loaded, *, as_json: bool) -> int:
     from txcore.sidecar.probing import probe  # noqa: PLC0415 - as above
 
+    if as_json:
+        probes = [{"key": each.key, "is_well": each.is_well, "text": _line(each.text)} for each in probe(loaded)]
+        typer.echo(json.dumps(probes, indent=2))
+        return 0 if all(each["is_well"] for each in probes) else PROBE_FAILED
     is_well = True
     for found in probe(loaded):
         is_well = is_well and found.is_well

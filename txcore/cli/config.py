@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,20 +10,24 @@ from typing import Annotated, Final
 
 import typer
 
+from txcore.cli.helping import SectionedGroup
 from txcore.config import FILE_NAME, ConfigFileError, load
 from txcore.config.reference import markdown
 from txcore.config.sample import sample
 from txcore.errors import UsageError
 
+CONFIG_HELP: Final = f"The file [default: {FILE_NAME} here; TXCORE_CONFIG]."
 MODE: Final = 0o600
 """Mode of the files that are written: URLs with passwords may be put into them."""
 
-config = typer.Typer(name="config", help="The configuration file txcore.toml.", no_args_is_help=True)
+config = typer.Typer(
+    name="config", cls=SectionedGroup, help="The configuration file txcore.toml.", no_args_is_help=True
+)
 
 
-@config.command()
+@config.command("init")
 def init(
-    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path(FILE_NAME),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(FILE_NAME),
     *,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
@@ -38,20 +43,30 @@ def init(
     typer.echo(f"{file} is written: edit the two URLs in it, then run `txcore checker`")
 
 
-@config.command()
+@config.command("check")
 def check(
-    file: Annotated[Path | None, typer.Argument(help="The file [default: txcore.toml here; TXCORE_CONFIG].")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help=CONFIG_HELP)] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Mistakes and groups as JSON, for programs.")] = False,
 ) -> None:
-    """Find mistakes without connecting to any broker; `txcore checker --check-config` also connects."""
+    """Find mistakes without connecting to any broker; `txcore checker --check-config` also connects.
+
+    Exit code: 0 no mistake, 2 mistakes.
+    """
     try:
         loaded = load(file, needs_groups=False)
     except ConfigFileError as error:
-        say_problems(error)
+        if as_json:
+            typer.echo(json.dumps({"mistakes": [str(each) for each in error.problems], "groups": None}, indent=2))
+        else:
+            say_problems(error)
         raise typer.Exit(2) from error
-    typer.echo(f"no mistake; groups: {', '.join(loaded.config.groups) or 'none'}")
+    groups = list(loaded.config.groups)
+    said = f"no mistake; groups: {', '.join(groups) or 'none'}"
+    typer.echo(json.dumps({"mistakes": [], "groups": groups}, indent=2) if as_json else said)
 
 
-@config.command()
+@config.command("reference")
 def reference() -> None:
     """Show every key as Markdown tables."""
     typer.echo(markdown().rstrip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import secrets
 import shutil
 import tempfile
@@ -22,12 +23,17 @@ LEASE_S: Final = 1.5
 
 def demo(
     *,
-    orders: Annotated[int, typer.Option(min=1, help="Orders to take.")] = 1_000,
-    kills: Annotated[int, typer.Option(min=0, help="Processes to kill at least; fewer is a failure.")] = 20,
-    seed: Annotated[int, typer.Option(help="Decides which process is killed at which step.")] = 1,
+    orders: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Orders to take.")] = 1_000,
+    kills: Annotated[
+        int, typer.Option(metavar="COUNT", min=0, help="Processes to kill at least; fewer is a failure.")
+    ] = 20,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Decides which process is killed at which step.")] = 1,
     broker: Annotated[str, typer.Option(metavar="URL", help="Your broker instead of a file.")] = "",
     database: Annotated[str, typer.Option(metavar="URL", help="Your database (SQLAlchemy) instead of a file.")] = "",
-    folder: Annotated[Path | None, typer.Option("--dir", help="Folder for the files; they are kept.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="FOLDER", help="Folder for the files; they are kept.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and nothing else.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep files and tables when it is over.")] = False,
 ) -> None:
     """Take orders while processes are killed at every step, and prove that nothing is lost or leaked."""
@@ -59,7 +65,7 @@ def demo(
     )
     is_proven = False
     try:
-        is_proven = _carry_out(settings, is_kept=is_kept)
+        is_proven = _carry_out(settings, is_kept=is_kept, as_json=as_json)
         is_kept = is_kept or not is_proven
     finally:
         if not is_kept:
@@ -68,11 +74,11 @@ def demo(
         raise typer.Exit(1)
 
 
-def _carry_out(settings: Settings, *, is_kept: bool) -> bool:
+def _carry_out(settings: Settings, *, is_kept: bool, as_json: bool) -> bool:
     """Run the demo, print its result, and clean the database unless it is to be kept or something failed."""
     from txcore_conformance.demo import run, show  # noqa: PLC0415 - SQLAlchemy again
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, quiet=as_json)
     is_proven = False
     try:
         report = run.run(settings, functools.partial(show.watch, console))
@@ -80,6 +86,8 @@ def _carry_out(settings: Settings, *, is_kept: bool) -> bool:
         is_kept = is_kept or not is_proven
         show.conclude(console, report)
         show.point_to(console, settings, is_kept=is_kept)
+        if as_json:
+            typer.echo(json.dumps(report.as_json(), indent=2))
     finally:
         if not is_kept:
             run.clean(settings)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from txcore.backends.options import split_url
+from txcore.cli.operating.screen import Screen
 from txcore.errors import BackendNotInstalledError, UsageError
 from txcore.findings import BODY_SIZE, HORIZON_S, Examination, Level, Report, Request, examine
 from txcore.message_table import Mode
@@ -28,9 +29,9 @@ INDENT: Final = 6
 def doctor(
     url: Annotated[str, typer.Argument(metavar="URL", help="The broker, as given to txcore.connect().")],
     *,
-    group: Annotated[str, typer.Option(help="The producer group to examine; it is not created.")],
+    group: Annotated[str, typer.Option(metavar="NAME", help="The producer group to examine; it is not created.")],
     database: Annotated[str, typer.Option(metavar="URL", help="The fence's database (SQLAlchemy).")] = "",
-    table: Annotated[str, typer.Option(help="The fence's table there.")] = "txcore_tx",
+    table: Annotated[str, typer.Option(metavar="NAME", help="The fence's table there.")] = "txcore_tx",
     mode: Annotated[Mode, typer.Option(help="The producers' mode: table and auto need the message table.")] = Mode.HALF,
     target: Annotated[
         list[str] | None, typer.Option(metavar="TOPIC", help="A target topic to look at; may be repeated.")
@@ -66,8 +67,9 @@ def doctor(
         undecided = broker[-1].subject.undecided
         examinations = [*broker, *_database(stack, database, table, mode, undecided), *_callbacks(callback or ())]
         report = Report((), ())
-        for examination in examinations:
-            report = report.joined(examine(examination))
+        with Screen(as_json=as_json).busy("asking broker and database"):
+            for examination in examinations:
+                report = report.joined(examine(examination))
     report = report.for_developer() if dev else report
     if as_json:
         typer.echo(json.dumps(_as_json(report), indent=2))

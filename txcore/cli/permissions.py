@@ -13,11 +13,17 @@ from txcore.signing import split_keys_file
 
 
 def permissions(
-    broker: Annotated[str, typer.Argument(help="The broker's URL with its options, or only its kind, such as kafka.")],
-    group: Annotated[str, typer.Option(help="The producer group.")],
+    broker: Annotated[
+        str, typer.Argument(metavar="URL", help="The broker's URL with its options, or only its kind, such as kafka.")
+    ],
+    group: Annotated[str, typer.Option(metavar="NAME", help="The producer group.")],
     role: Annotated[Role, typer.Option(help="The user's programs.")],
-    user: Annotated[str, typer.Option(help="The user's name on the broker; the group's by default.")] = "",
-    targets: Annotated[list[str] | None, typer.Option("--target", help="A target topic; repeat it for others.")] = None,
+    user: Annotated[
+        str, typer.Option(metavar="NAME", help="The user's name on the broker; the group's by default.")
+    ] = "",
+    targets: Annotated[
+        list[str] | None, typer.Option("--target", metavar="TOPIC", help="A target topic. Repeatable.")
+    ] = None,
     *,
     creates: Annotated[bool, typer.Option("--create", help="Also the right to create the group's objects.")] = False,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,6 +17,7 @@ from txcore.clock import SystemClock
 from txcore.errors import UsageError
 from txcore.port import ensured
 from txcore_conformance.demo.consuming import Consumer, open_consumer
+from txcore_conformance.demo.plan import STEPS
 from txcore_conformance.demo.settings import Settings
 from txcore_conformance.demo.shop import Shop
 from txcore_conformance.demo.supervisor import Progress, Supervisor
@@ -47,6 +48,23 @@ class Report:
     def is_proven(self) -> bool:
         """Whether the run is a proof."""
         return self.is_killed_enough and self.verdict.is_clean and self.verdict.orders > 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures that the screen shows, for programs."""
+        progress, verdict = self.progress, self.verdict
+        return {
+            "is_proven": self.is_proven,
+            "wall_s": round(self.wall_s, 1),
+            "killed": {text: progress.killed[step] for step, text in STEPS.items()},
+            "orders_committed": verdict.orders,
+            "rolled_back": len(progress.declined) + verdict.rolled_back,
+            "messages_delivered": progress.delivered,
+            "duplicates_removed": progress.duplicates,
+            "in_doubt": verdict.in_doubt,
+            "lost": verdict.lost,
+            "leaked": verdict.leaked,
+            "failures": list(progress.failures),
+        }
 
 
 def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = None) -> Report:

@@ -29,9 +29,7 @@ FAILED: Final = 1
 UNDECIDED: Final = 3
 SHOWN_MAX: Final = 20
 WAIT_S: Final = 10.0
-Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="Transactions; first or last digits are enough.")
-]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Transactions; first or last digits are enough.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking; needed with filters.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept in the log for ever.")]

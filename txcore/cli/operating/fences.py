@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from txcore.cli.helping import SectionedGroup
 from txcore.cli.operating.listing import now_ms
 from txcore.cli.operating.place import (
     Address,
@@ -38,7 +39,11 @@ PAGE: Final = 500
 DRY_MAX: Final = 1_000_000
 """Number of rows after which a dry run stops counting."""
 
-app = typer.Typer(no_args_is_help=True, help="Create, count, prune or adopt the fence table in the service's database.")
+app = typer.Typer(
+    cls=SectionedGroup,
+    no_args_is_help=True,
+    help="Create, count, prune or adopt the fence table in the service's database.",
+)
 
 
 def create(place: Place) -> None:

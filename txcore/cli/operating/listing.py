@@ -24,7 +24,9 @@ OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="Onl
 Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="Only those with a message for this topic.")]
 Key = Annotated[str, typer.Option("--key", metavar="KEY", help="Only those with a message of this key.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="CODE", help="Only those parked for this reason.")]
-Limit = Annotated[int, typer.Option("--limit", min=0, help="How many of the oldest to show; 0 for all.")]
+Limit = Annotated[
+    int, typer.Option("--limit", metavar="COUNT", min=0, help="How many of the oldest to show; 0 for all.")
+]
 Long = Annotated[bool, typer.Option("--long", help="Show whole ids.")]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from txcore import wire
+from txcore.cli.helping import SectionedGroup
 from txcore.cli.operating.place import Address, Place, acting_name, at_place, open_fence, the_database
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError, WireFormatError
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from txcore.outbox.sql_table import SqlMessageTable
     from txcore.sqlfence import SqlFence
 
-Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Whole transaction ids.")]
 LIMIT: Final = 50
 REASON_MAX: Final = 500
 UNREADABLE: Final = "(unreadable)"
 
-app = typer.Typer(no_args_is_help=True, help="The messages that wait in the service's database for a relay.")
+app = typer.Typer(
+    cls=SectionedGroup, no_args_is_help=True, help="The messages that wait in the service's database for a relay."
+)
 
 
 def stats(place: Place) -> None:
@@ -47,7 +50,9 @@ def stats(place: Place) -> None:
 
 def parked(
     place: Place,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many of the oldest to show.")] = LIMIT,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="COUNT", min=1, help="How many of the oldest to show.")
+    ] = LIMIT,
     *,
     dropped: Annotated[
         bool, typer.Option("--dropped", help="Those that an operator dropped, with name and reason.")
@@ -71,7 +76,7 @@ def parked(
 
 
 def resume(
-    place: Place, ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")]
+    place: Place, ids: Annotated[list[str], typer.Argument(metavar="ID", help="Whole transaction ids.")]
 ) -> None:
     """Let a relay send the parked messages of these transactions again, with a fresh number of tries.
 
@@ -85,7 +90,7 @@ def resume(
 
 def drop(
     place: Place,
-    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Whole transaction ids.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Whole transaction ids.")],
     why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept with the messages.")],
 ) -> None:
     """Drop the parked messages of these transactions for good: no consumer will ever see them.

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from txcore.cli.helping import SectionedGroup
 from txcore.cli.operating.place import Place, Session, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.errors import ConfigError, TxcoreError, UsageError
@@ -20,7 +21,9 @@ from txcore.registry import plugin_for
 from txcore.signing import split_keys_file
 
 TIMEOUT_S: Final = 60.0
-Partitions = Annotated[int, typer.Option("--partitions", min=0, help="For a new group; 0 takes the backend's default.")]
+Partitions = Annotated[
+    int, typer.Option("--partitions", metavar="COUNT", min=0, help="For a new group; 0 takes the backend's default.")
+]
 Targets = Annotated[
     list[str] | None, typer.Option("--target", metavar="TOPIC", help="A topic for the messages. Repeatable.")
 ]
@@ -30,7 +33,11 @@ PURPOSES: Final = {
     LogKind.PARKED: "parked transactions, each with its reason",
 }
 
-app = typer.Typer(no_args_is_help=True, help="Create, verify or describe the logs that a group needs on its broker.")
+app = typer.Typer(
+    cls=SectionedGroup,
+    no_args_is_help=True,
+    help="Create, verify or describe the logs that a group needs on its broker.",
+)
 
 
 def create(place: Place, targets: Targets = None, partitions: Partitions = 0) -> None:

@@ -1,0 +1,108 @@
+"""The help of every command: its text is whole, fits 80 columns, and ends with examples that the command takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+import typer
+
+from txcore.cli import build_app
+from txcore.cli.examples import EXAMPLES
+
+
+def commands(command=None, before=()):
+    """Yield the path of every command and group."""
+    command = command or typer.main.get_command(build_app())
+    yield before
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands(each, (*before, name))
+
+
+@pytest.fixture
+def help_of(capsys, monkeypatch):
+    """Return a function that returns the help of a command on 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    root = typer.main.get_command(build_app())
+
+    def printed(path):
+        root.main([*path, "--help"], prog_name="txcore", standalone_mode=False)
+        return capsys.readouterr().out
+
+    return printed
+
+
+@pytest.mark.parametrize("path", [*commands()], ids=" ".join)
+def test_help_is_whole_and_ends_with_an_example(path, help_of):
+    """No line is longer than 80 columns, no text in brackets is lost, and no switch shows a type."""
+    text = help_of(path)
+    assert 80 >= max(map(len, text.splitlines()))
+    assert not re.search(r"<bool>|\s\.$|\x1b", text, re.MULTILINE), text
+    assert re.search(r"\n\n  Examples?:\n    txcore ", text), text
+    if "--config" in text:
+        assert "txcore.toml" in text
+
+
+def test_the_files_default_is_shown(help_of):
+    """A default in brackets in the help text is no markup."""
+    for path in (["checker"], ["audit"], ["config", "check"]):
+        assert "[default: txcore.toml here; TXCORE_CONFIG]" in " ".join(help_of(path).split())
+
+
+@pytest.mark.parametrize("example", [each for examples in EXAMPLES.values() for each in examples])
+def test_an_example_is_taken_by_its_command(example):
+    """The parser takes each example; nothing is run."""
+    root = typer.main.get_command(build_app())
+    waiting = [root]
+    while waiting:
+        command = waiting.pop()
+        command.callback = lambda *_, **__: None
+        waiting += getattr(command, "commands", {}).values()
+    _, *arguments = shlex.split(example.replace("\\\n", " "))
+    if arguments[0] != "COMMAND":
+        root.main(arguments, prog_name="txcore", standalone_mode=False)
+
+
+def test_every_command_has_examples_and_no_other():
+    """The table of examples has each command once."""
+    assert {" ".join(path) for path in commands()} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(txcore, monkeypatch, shell):
+    """The shells' completion knows the commands."""
+    monkeypatch.setenv("_TXCORE_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("COMP_WORDS", "txcore to")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "txcore to")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    ran = txcore()
+    assert {"top", "topics"} <= set(re.findall(r"\w+", ran.output))
+    assert "doctor" not in ran.output
+
+
+def test_results_as_json(txcore, tmp_path):
+    """The demo, the check of a file and the probes of a checker print JSON and nothing else."""
+    (tmp_path / "txcore.toml").write_text(
+        '[backends.b]\nurl = "sqlite:///b.db"\n[databases.d]\nurl = "sqlite:///d.db"\n[groups.shop]\ndatabase = "d"\n'
+    )
+    assert 0 == txcore("fence", "create", "--database", "sqlite:///d.db").status
+    assert 0 == txcore("topics", "create", "--broker", "sqlite:///b.db", "--group", "shop").status
+    checked = txcore("config", "check", "--json")
+    assert (json.loads(checked.output), checked.errors) == ({"mistakes": [], "groups": ["shop"]}, "")
+    probed = json.loads(txcore("checker", "--check-config", "--json").output)
+    assert [True] * len(probed) == [each["is_well"] for each in probed], probed
+    (tmp_path / "wrong.toml").write_text("[groups.shop]\nbackend = 'c'\n")
+    wrong = txcore("config", "check", "wrong.toml", "--json")
+    assert (2, "") == (wrong.status, wrong.errors)
+    assert json.loads(wrong.output)["mistakes"]
+
+
+def test_the_demo_as_json(txcore):
+    """The demo's figures are those of its screen."""
+    ran = txcore("demo", "--orders", "60", "--kills", "0", "--json", timeout_s=500)
+    found = json.loads(ran.output)
+    assert (0, "") == (ran.status, ran.errors)
+    assert (True, 57, 0, 0) == (found["is_proven"], found["orders_committed"], found["lost"], found["leaked"])
