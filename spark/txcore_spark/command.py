@@ -18,6 +18,7 @@ from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
 from txcore_spark.job import Audit, Window
+from txcore_spark.noise import SparkOutput
 from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
 from txcore_spark.session import is_submitted, open_session
@@ -48,18 +49,21 @@ class Wish:
     until: str = ""
     as_json: bool = False
     is_landed: bool = True
+    is_verbose: bool = False
     steps_max: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
     """Run the audit and return its exit code: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
+    output = SparkOutput(is_shown=wish.is_verbose or is_submitted())
     try:
         window = window_of(wish)
         settings = loaded.config.audit
         progress = progress or Progress(quiet=wish.as_json and is_submitted())
         progress.say("starting Spark")
-        session = open_session(settings.master, settings.driver_memory, wish.settings, settings.spark_jars)
+        with output.caught():
+            session = open_session(settings.master, settings.driver_memory, wish.settings, settings.spark_jars)
         if settings.kafka_source == "spark":
             _require_native(session)
         store = Store(settings.store)
@@ -72,12 +76,15 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
                 manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
             return _finish(manifest, store, wish)
 
-        return _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
+        code = _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
     except (ConfigFileError, UsageError):
+        output.forget()
         raise
     except Exception as error:  # noqa: BLE001 - any exception of Spark, Java or a driver fails the audit
-        print(f"txcore: the audit failed: {_sentence(error)}", file=sys.stderr)  # noqa: T201 - a command speaks
+        print(f"txcore: the audit failed: {_sentence(error)}{output.hint}", file=sys.stderr)  # noqa: T201 - speaks
         return FAILED
+    output.forget()
+    return code
 
 
 def _finish(manifest: Mapping[str, Any], store: Store, wish: Wish) -> int:

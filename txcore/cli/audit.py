@@ -60,6 +60,7 @@ def run(
     no_land: Annotated[
         bool, typer.Option("--no-land", help="With once: leave findings and report, but no rows. For small runs.")
     ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show Spark's own output.")] = False,
     settings: Settings = None,
 ) -> None:
     """Audit once, from the point where the last run stopped, or for ever.
@@ -74,7 +75,7 @@ def run(
         raise typer.Exit(FAILED)
     loaded = _loaded(config, settings)
     command = module("command")
-    wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land)
+    wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land, is_verbose=verbose)
     raise typer.Exit(_code(lambda: command.run(loaded, wish)))
 
 
