@@ -29,6 +29,9 @@ def require_place(backend: object, group: object, fence: object = None, plugins:
         raise _of_wrong_type("backend", backend, "an open backend, as txcore.connect(url) returns")
     if not isinstance(group, str) or not group:
         raise ConfigError(f"group must be a name, not {group!r}", key="group")
+    if group != group.strip() or not group.isprintable():
+        text = f"group {group!r} has white space at an end, or a character that cannot be seen; is it read from a file?"
+        raise ConfigError(text, key="group")
     if fence is not None and not hasattr(fence, "check"):
         raise _of_wrong_type("fence", fence, "a fence such as txcore.SqlFence(engine)")
     if not isinstance(plugins, Sequence) or isinstance(plugins, str):

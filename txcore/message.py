@@ -70,8 +70,9 @@ class Message(msgspec.Struct, gc=False):
             by name.
         check_policy: Overrides the group's policy for the transaction; the longest immunity of its messages applies.
 
-    Raises (when published, not when built):
-        MessageRejectedError: a rule above is broken; nothing was sent.
+    Raises:
+        MessageRejectedError: body or key is a text, or the body of another type. The other rules above are looked at
+            when the message is published. Nothing was sent.
     """
 
     topic: str
@@ -79,6 +80,10 @@ class Message(msgspec.Struct, gc=False):
     key: bytes | None = None
     headers: Mapping[str, HeaderValue] | None = msgspec.field(default_factory=dict)
     check_policy: CheckPolicy | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.body) is not bytes or type(self.key) is str:
+            _require_types(self)
 
     @classmethod
     def of(
@@ -150,16 +155,23 @@ def validate_message(message: Message) -> None:
     except AttributeError:
         text = f"message must be a txcore.Message, not {type(message).__name__}; nothing was sent"
         raise MessageRejectedError(text, reason="message") from None
-    if not isinstance(topic, str) or not topic:
+    if not topic:
         raise _without_topic(topic)
-    if not isinstance(message.body, bytes):
-        raise _of_wrong_type(topic, "body", "bytes", message.body, "; encode it first, as Message.json does")
-    if message.key is not None and not isinstance(message.key, bytes):
-        raise _of_wrong_type(topic, "key", "bytes or None", message.key)
+    _require_types(message)
     if message.headers:
         _validate_headers(topic, message.headers)
     if message.check_policy is not None and not isinstance(message.check_policy, CheckPolicy):
         raise _of_wrong_type(topic, "check_policy", "a txcore.CheckPolicy or None", message.check_policy)
+
+
+def _require_types(message: Message) -> None:
+    topic = message.topic
+    if not isinstance(topic, str):
+        raise _without_topic(topic)
+    if not isinstance(message.body, bytes):
+        raise _of_wrong_type(topic, "body", "bytes", message.body, "; encode it first, as Message.json does")
+    if message.key is not None and not isinstance(message.key, bytes):
+        raise _of_wrong_type(topic, "key", "bytes or None", message.key, "; encode it first, as Message.json does")
 
 
 def _without_topic(topic: object) -> MessageRejectedError:

@@ -45,7 +45,10 @@ def operator(opened, **arguments):
     return Operator(**{"backend": opened, "group": "orders"} | arguments)
 
 
-COMMON = [("backend", "memory://"), ("group", ""), ("group", None), ("group", b"orders")]
+COMMON = [
+    ("backend", "memory://"),
+    *(("group", name) for name in ("", None, b"orders", "orders\n", " orders", "ord\x00ers")),
+]
 SERVING = [("fence", object()), ("policy", 6.0), ("plugins", object()), ("plugins", "tracing"), ("listener", Listener)]
 WRONG = [
     *((make, *each) for make in (producer, asynchronous, checker, operator) for each in COMMON),
