@@ -170,7 +170,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
             f"p:{randomness.getrandbits(48):012x}",
             fence,
             capabilities.atomic_release and capabilities.resolution_is_unique,
-            reporter if plugins or chosen is not Mode.HALF else None,
+            reporter if plugins or chosen is not Mode.HALF or reporter.is_logging else None,
             chosen,
             CircuitBreaker(clock, probe_s=2 * half_deadline_s) if chosen is Mode.AUTO else None,
             half_deadline_s,

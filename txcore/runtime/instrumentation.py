@@ -90,6 +90,11 @@ class Reporter:
         if self._manager is not None:
             self._call("txcore_on_event", event=hookspecs.Event(name, fields))
 
+    @property
+    def is_logging(self) -> bool:
+        """Whether ordinary events are logged now."""
+        return self._log.isEnabledFor(logging.DEBUG)
+
     def discard(self, half: Half | None, reason: str) -> None:
         """Report that a half was parked."""
         if self._manager is not None:
