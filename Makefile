@@ -173,6 +173,15 @@ guarantees: $(DEV) ## write docs/guarantees.md anew from what the backends say o
 api: $(DEV) ## write docs/api.md anew: every public name, its signature and first sentence
 	$(BIN)/python docs/site/api.py > docs/api.md
 
+.PHONY: pictures
+pictures: $(DEV) ## draw docs/pictures/*.svg anew from their sources, and list the pages in llms.txt
+	$(BIN)/python docs/site/pictures.py
+	$(BIN)/python docs/site/llms.py
+
+.PHONY: recording
+recording: $(DEV) ## record the demo anew as docs/pictures/demo.svg, from its real output
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/site/recording.py docs/pictures/demo.svg txcore demo
+
 .PHONY: options
 options: $(DEV) ## write the table of URL options into each plugin's README, from the declarations
 	$(BIN)/python docs/site/options.py

@@ -21,6 +21,8 @@ ROOT = SITE.parents[1]
 HOME = SITE / "index.md"
 PAGES = ("*.md", "docs/*.md", "docs/site/*.md", "plugins/*/README.md", "examples/*/README.md")
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=(?:#[^)]*)?\))")
+KEPT = {".md", ".svg"}
+"""Files that are pages or pictures as they are; every other file gets a page that shows it."""
 LANGUAGES = {
     ".py": "python",
     ".toml": "toml",
@@ -41,7 +43,7 @@ def place(path: Path) -> Path:
     if path == HOME:
         return Path("index.md")
     relative = path.relative_to(ROOT)
-    return relative if path.suffix == ".md" else relative.with_name(relative.name + ".md")
+    return relative if path.suffix in KEPT else relative.with_name(relative.name + ".md")
 
 
 def listing(path: Path) -> str:
@@ -73,7 +75,10 @@ def gather(folder: Path) -> None:
     for file in sorted(shown):
         made = folder / place(file)
         made.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(listing(file), encoding="utf-8")
+        if file.suffix in KEPT:
+            shutil.copy(file, made)
+        else:
+            made.write_text(listing(file), encoding="utf-8")
 
 
 def build(output: Path) -> int:
@@ -83,8 +88,16 @@ def build(output: Path) -> int:
         source, trees = Path(folder) / "source", Path(folder) / "trees"
         source.mkdir()
         gather(source)
-        options = ["-b", "html", "-q", "-W", "--keep-going", "-E", "-c", str(SITE), "-d", str(trees)]
-        return build_main([*options, str(source), str(output)])
+        status = _built(source, trees, output)
+        for page in source.rglob("*.md"):  # for programs, which `llms.txt` leads to them
+            shutil.copy(page, output / page.relative_to(source))
+        shutil.copy(ROOT / "llms.txt", output)
+        return status
+
+
+def _built(source: Path, trees: Path, output: Path) -> int:
+    options = ["-b", "html", "-q", "-W", "--keep-going", "-E", "-c", str(SITE), "-d", str(trees)]
+    return build_main([*options, str(source), str(output)])
 
 
 if __name__ == "__main__":

@@ -69,7 +69,10 @@ def with_authority(namespace: dict[str, Any]) -> None:
 SCENES: dict[str, Callable[[dict[str, Any]], None]] = {
     "docs/checker.md": shop,
     "docs/choosing-a-mode.md": shop,
+    "docs/from-rocketmq.md": shop,
+    "docs/logs.md": shop,
     "docs/message-table.md": shop,
+    "docs/tenants.md": shop,
     "plugins/kafka/README.md": only_txcore,
     "plugins/nats/README.md": only_txcore,
     "plugins/rabbitmq/README.md": with_authority,
