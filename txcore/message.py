@@ -82,7 +82,7 @@ class Message(msgspec.Struct, gc=False):
     check_policy: CheckPolicy | None = None
 
     def __post_init__(self) -> None:
-        if type(self.body) is not bytes or type(self.key) is str:
+        if type(self.body) is not bytes or type(self.key) is str:  # type: ignore[comparison-overlap] # a common mistake
             _require_types(self)
 
     @classmethod

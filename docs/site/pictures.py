@@ -47,12 +47,12 @@ NOTE: Final = re.compile(r"(\w+): (.+)")
 
 @dataclass(slots=True)
 class Drawing:
-    """A picture while it is made: elements behind the lanes, and before them."""
+    """A picture while it is made: elements below the lanes, and above them."""
 
     lanes: dict[str, tuple[int, str]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    behind: list[str] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+    above: list[str] = field(default_factory=list)
     title: str = ""
     y: int = HEAD + 2 * MARGIN
     band: tuple[str, int] | None = None
@@ -89,11 +89,11 @@ class Drawing:
         first, last = self.lanes[start][0], self.lanes[end][0]
         lines = self._wrapped(text, (abs(last - first) - 16) / CHARACTER)
         for number, each in enumerate(lines):
-            self.before.append(_text(each, (first + last) // 2, self.y + LINE * (number + 1) - 4))
+            self.above.append(_text(each, (first + last) // 2, self.y + LINE * (number + 1) - 4))
         self.y += LINE * len(lines) + 4
         tip = 9 if last > first else -9
         dashes = ' stroke-dasharray="5 4"' if is_answer else ""
-        self.before += [
+        self.above += [
             f'<path class="arrow" d="M{first} {self.y}H{last - tip}" stroke-width="1.6"{dashes}/>',
             f'<path class="tip" d="M{last} {self.y}l{-tip} -5v10z"/>',
         ]
@@ -103,29 +103,29 @@ class Drawing:
         x = self.lanes[lane][0]
         self.y += 8
         self.ends[lane] = self.y
-        self.before.append(f'<path class="dead" d="M{x - 8} {self.y - 8}l16 16m0 -16l-16 16" stroke-width="3"/>')
-        self.before.append(_text(text, x + 14, self.y + 5, "lost", "start"))
+        self.above.append(f'<path class="dead" d="M{x - 8} {self.y - 8}l16 16m0 -16l-16 16" stroke-width="3"/>')
+        self.above.append(_text(text, x + 14, self.y + 5, "lost", "start"))
         self.y += 26
 
     def _note(self, lane: str, text: str) -> None:
         x, lines = self.lanes[lane][0], self._wrapped(text, (LANE - 26) / CHARACTER)
         high = LINE * len(lines) + 10
-        self.before.append(
+        self.above.append(
             f'<rect class="note" x="{x - LANE // 2 + 6}" y="{self.y}" width="{LANE - 12}" height="{high}" rx="4"/>'
         )
         for number, each in enumerate(lines):
-            self.before.append(_text(each, x, self.y + LINE * (number + 1) + 1))
+            self.above.append(_text(each, x, self.y + LINE * (number + 1) + 1))
         self.y += high + 12
 
     def _say(self, text: str, x: int, y: int, columns: float, kind: str, anchor: str) -> None:
         for number, each in enumerate(self._wrapped(text, columns)):
-            self.before.append(_text(each, x, y + LINE * number, kind, anchor))
+            self.above.append(_text(each, x, y + LINE * number, kind, anchor))
 
     def _end_band(self) -> None:
         if self.band:
             kind, top = self.band
             size = f'x="{MARGIN}" y="{top}" width="{self.width - 2 * MARGIN}" height="{self.y - top}"'
-            self.behind.append(f'<rect class="{kind}" {size} rx="6"/>')
+            self.below.append(f'<rect class="{kind}" {size} rx="6"/>')
             self.y += 8
         self.band = None
 
@@ -159,9 +159,9 @@ class Drawing:
                 f"<title>{escape(self.title)}</title>",
                 f"<style>{STYLE}</style>",
                 f'<rect class="page frame" x="0.5" y="0.5" width="{self.width - 1}" height="{high - 1}" rx="8"/>',
-                *self.behind,
+                *self.below,
                 *heads,
-                *self.before,
+                *self.above,
                 "</svg>\n",
             ]
         )

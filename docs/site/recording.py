@@ -1,7 +1,7 @@
 """Records a command as an animated picture: `python docs/site/recording.py FILE COMMAND…`, or `make recording`.
 
-The command runs in a terminal of its own. The picture plays its real output, at most in `PLAYED_S`, and then stands
-still on the last screen. A reader who wants no motion sees the last screen only.
+The command runs in a terminal of its own. The picture plays its real output, in `PLAYED_S` at most, and ends
+with the last screen. Readers that want no motion see the last screen only.
 """
 
 from __future__ import annotations

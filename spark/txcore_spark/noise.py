@@ -45,7 +45,7 @@ class SparkOutput:
             os.close(own)
 
     def forget(self) -> None:
-        """Remove the file; processes that write to it go on."""
+        """Remove the file; processes that write to it are not disturbed."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 

@@ -26,7 +26,7 @@ def script(name):
 
 @pytest.mark.parametrize("source", sorted(PICTURES.glob("*.txt")), ids=lambda path: path.stem)
 def test_a_picture_is_drawn_from_its_source(source):
-    """`make pictures` draws it; it is valid, has a title for readers who do not see it, and fetches nothing."""
+    """`make pictures` draws it; it is valid, has a title for screen readers, and fetches nothing."""
     text = source.with_suffix(".svg").read_text(encoding="utf-8")
     assert script("pictures").drawn(source) == text
     root = ET.fromstring(text)

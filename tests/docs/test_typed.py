@@ -76,6 +76,6 @@ def program_of(document, *, of_service=False):
         is_service = (block.order, block.detail) == ("run", "service")
         if block.language != "python" or (block.order, block.detail) == ("run", "pytest") or is_service != of_service:
             continue
-        lines = lines or ["from scene import *"]
+        lines = lines or ["" if of_service else "from scene import *"]
         lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
     return lines
