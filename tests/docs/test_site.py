@@ -43,6 +43,13 @@ def test_every_public_name_is_in_the_reference(site):
     assert [] == [name for name in txcore.__all__ if name != "__version__" and f'id="txcore.{name}"' not in page]
 
 
+def test_programs_are_led_to_the_markdown_of_each_page(site):
+    """`llms.txt` is at the top of the site, and its links lead to the pages' Markdown there."""
+    named = re.findall(r"\]\((.+?\.md)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert [] == [name for name in named if name != "docs/site/index.md" and not (site / name).is_file()]
+    assert len(named) > 40
+
+
 def test_nothing_is_fetched_from_another_host(site):
     """The site loads no script, style sheet, font or picture from another host."""
     fetched = re.compile(
