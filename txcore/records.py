@@ -101,12 +101,11 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     """The half record: one transaction with all its messages.
 
     Durations are milliseconds; 0 in `interval_ms` and `check_max` means the checker's own policy. The fields from
-    `first_appended_ms` on are empty in a producer's half and filled in a carried or resumed copy, which folds the
-    journal up to op position `folded_to`; `token` is the claim in force there, `missing` the targets still to publish
-    (empty for all). `database` is the identity of the database whose fence decides, in copies too; zeros where the
-    fence knows none, empty without a fence. `may_lack_row` says of a `fenced` half that its listener may have committed
-    without the fence row: a row decides, and without one the listener does. `release` to `held_at` are
-    reserved: copied as they are, and not looked at. `decided_at` is the op position of the DECIDED of `decided`.
+    `first_appended_ms` on are filled in a carried or resumed copy only, which folds the journal up to op position
+    `folded_to`; `token` is the claim in force there, `missing` the targets still to publish (empty for all).
+    `database` is the identity of the database whose fence decides; zeros where it knows none, empty without a fence. `may_lack_row` says of a `fenced` half that its listener may have committed
+    without the fence row: a row decides, and without one the listener does. `release` to `held_at` are reserved, and
+    copied. `proved_at` is the op position of a copy's proof, `forced` an operator's part in its decision.
     """
 
     version: int
@@ -136,7 +135,8 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     final_at: Any = -1
     held_at: Any = -1
     may_lack_row: bool = False
-    decided_at: FoldedTo = -1
+    proved_at: FoldedTo = -1
+    forced: ForcedMark = 0
 
     @property
     def asks_fence(self) -> bool:

@@ -7,6 +7,7 @@ newer txcore.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
@@ -131,6 +132,14 @@ def decode_half(body: bytes) -> Half:
     if half.missing:
         _check_missing(half)
     return half
+
+
+def proof_of(copy: Half) -> bytes:
+    """Return the id of the TICK that proves a carried or resumed copy, at the op position that the copy names.
+
+    It is a digest of the whole copy but that position, so that only a process that may write ops makes copies.
+    """
+    return hashlib.sha256(_encode(msgspec.structs.replace(copy, proved_at=-1))).digest()[:ID_BYTES]
 
 
 def half_or_none(body: bytes) -> Half | None:

@@ -77,7 +77,7 @@ def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
     Args:
         journal: The ops of this transaction that count, in log order, as (position, op).
     """
-    count, decided, decided_at, request, requested_at = 0, 0, -1, False, -1
+    count, decided, request, requested_at = 0, 0, False, -1
     for position, op in journal:
         if position > copy.folded_to:
             break
@@ -93,14 +93,12 @@ def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
         elif op.kind == OpKind.CHECKED and is_current and position < copy.folded_to:
             count = max(count, op.count)
         elif op.kind == OpKind.DECIDED:
-            decided, decided_at = (decided, decided_at) if decided else (op.decision, position)
+            decided = decided or op.decision
     lacks = f"is folded to op {copy.folded_to} and lacks"
     if copy.count < count:
         return f"{lacks} a check: it counts {copy.count} of {count}"
     if decided and copy.decided != decided and not _is_decided_at(journal, copy.folded_to):
         return f"{lacks} the decision {OpKind(decided).name}"
-    if decided and copy.decided and copy.decided_at != decided_at:
-        return f"names op {copy.decided_at} as the place of its DECIDED, which is at op {decided_at}"
     if request and requested_at < copy.folded_to and not decided:
         return f"{lacks} the request at op {requested_at}"
     return ""

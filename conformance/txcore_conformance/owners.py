@@ -7,6 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+import msgspec
+
 from txcore import wire
 from txcore.checker.context import CheckContext
 from txcore.checker.limits import Limits
@@ -148,8 +150,12 @@ class Owners:
     # -- writers -----------------------------------------------------------------------------------------------------
 
     def half(self, number: int, **fields: Any) -> Half:
-        """Append a producer's half, or a copy if the fields are those of a copy."""
-        made: dict[str, Any] = {
+        """Append a producer's half, or a copy without a proof if the fields are those of a copy."""
+        return self.append_half(Half(1, name_of(number), GROUP, 0, **(self.plain(number) | fields)))
+
+    def plain(self, number: int) -> dict[str, Any]:
+        """Return the fields of a producer's half."""
+        return {
             "generation": 0,
             "born_ms": self.clock.wall_ms(),
             "immunity_ms": 1,
@@ -159,9 +165,20 @@ class Owners:
             "by": "p:1",
             "messages": [TargetMessage("t", None, b"b%d" % number, {})],
         }
-        half = Half(1, name_of(number), GROUP, 0, **(made | fields))
+
+    def append_half(self, half: Half) -> Half:
+        """Append a half record."""
         self.broker.append(GROUP, LogKind.HALF, 0, wire.encode_half(half))
         return half
+
+    def proven(self, copy: Half) -> Half:
+        """Append the proof of a copy, and return the copy that names its place."""
+        self.broker.append_ops(GROUP, 0, [Op(OpKind.TICK, wire.proof_of(copy), 0, "c:other")])
+        return msgspec.structs.replace(copy, proved_at=int(self.log(LogKind.OP)[-1].position))
+
+    def copied(self, number: int, **fields: Any) -> Half:
+        """Append a copy of a half, and its proof before it."""
+        return self.append_half(self.proven(Half(1, name_of(number), GROUP, 0, **(self.plain(number) | fields))))
 
     def op(self, kind: OpKind, number: int, generation: int = 0, **fields: Any) -> int:
         """Append an op, and return its position."""

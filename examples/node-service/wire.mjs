@@ -53,8 +53,8 @@ export function encodeHalf(half) {
     // The identity of the database whose fence decides it; empty without a fence.
     bytes(half.database ?? new Uint8Array(0)),
     // Reserved, then: the fence row of a fenced half may be missing although it was committed; ask the listener then.
-    // Last a field of copies.
-    0, new Uint8Array(0), -1, -1, -1, half.mayLackRow ?? false, -1,
+    // Last two fields of copies.
+    0, new Uint8Array(0), -1, -1, -1, half.mayLackRow ?? false, -1, 0,
   ]);
 }
 

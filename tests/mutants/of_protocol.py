@@ -9,6 +9,8 @@ from mutant import Mutant
 
 from txcore import message, wire
 from txcore.checker import finish
+from txcore.checker.tenure import Tenure
+from txcore.history.log_survey import Survey
 from txcore.ids import IdFactory
 from txcore.records import Parked
 from txcore.sqlfence.async_fence import AsyncSqlFence
@@ -36,6 +38,19 @@ MUTANTS = [
         lambda: mock.patch.object(finish, "closed_record", return_value=b""),
         "tests/core/history/test_parked_entries.py::"
         "test_a_resumed_half_that_ended_does_not_come_back[kafka-like-LocalTransactionState.COMMIT-1]",
+    ),
+    Mutant(
+        "judged-before-all-was-read",
+        "An owner judges nothing before it has read all halves that were stored before its claim.",
+        lambda: mock.patch.object(Tenure, "may_judge", property(lambda _: True, lambda *_: None), create=True),
+        "tests/core/checker/test_copy_proofs.py::"
+        "test_plain_record_that_is_read_before_the_genuine_copy_changes_nothing",
+    ),
+    Mutant(
+        "operator-believes-copies",
+        "An operator's tools leave out copies without a proof.",
+        lambda: mock.patch.object(Survey, "_unproven", return_value=()),
+        "tests/core/checker/test_copy_proofs.py::test_operator_does_not_see_a_forged_copy[a later generation]",
     ),
     Mutant(
         "numbers-without-ranges",

@@ -65,7 +65,9 @@ def carry(tenure: Tenure, pending: Pending) -> Flow[None]:
     pending.note(carry_again_ms=again_ms)
     if pending.extras.outdone_count:
         pending.due_ms = again_ms
-    copy = copy_of(tenure, half, pending)
+    copy = yield from tenure.logs.proofs.prove(copy_of(tenure, half, pending))
+    if copy is None or not tenure.may_write or pending.is_closed:
+        return
     body = wire.encode_half(copy)
     outcome = yield HalfRecord(half.group, tenure.partition, half.transaction_id, copy.generation, body, ())
     if outcome.status is Status.DURABLE:
@@ -93,7 +95,8 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
         count=pending.count,
         folded_to=folded_to,
         decided=pending.decision if pending.is_journaled else 0,
-        decided_at=extras.decided_at if pending.is_journaled else -1,
+        forced=extras.forced if pending.is_journaled else 0,
+        proved_at=-1,
         token=token,
         missing=list(extras.missing or ()),
         **kept_by_copy(tenure, half, pending),

@@ -6,7 +6,6 @@ from functools import partial
 
 from txcore.checker import (
     carrying,
-    copied_decision,
     fence_check,
     finish,
     forced_decision,
@@ -56,7 +55,4 @@ def _flow_for(tenure: Tenure, pending: Pending, decision: Decision) -> Flow[None
 
 
 def _finish_or_ask(tenure: Tenure, pending: Pending) -> Flow[None]:
-    if not pending.decision:
-        yield from listener_check.ask(tenure, pending)
-    elif (yield from copied_decision.is_proven(tenure, pending)):
-        yield from finish.finish(tenure, pending)
+    return finish.finish(tenure, pending) if pending.decision else listener_check.ask(tenure, pending)

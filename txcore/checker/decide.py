@@ -48,10 +48,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         copied_ms: Append time of the newest copy, where that is not the start of immunity.
         park: The reason why it cannot be checked at all.
         poison: The raw bytes of a record that is no half.
-        decided_at: The op position of the DECIDED that was journaled; -1 for none, or where a copy names none.
-        is_unproven: Whether only a copy says so; see `copied_decision`.
-        proven: The first decision that this owner has read in the op log, beside an unproven one: the decision, its
-            position and `forced`.
+        is_unproven: Whether it was read from a copy that has no proof, and represents a half that nothing else is known
+            of; see `copy_proofs`.
     """
 
     forced: int = 0
@@ -67,9 +65,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     copied_ms: float | None = None
     park: tuple[ParkCode, str] | None = None
     poison: bytes | None = None
-    decided_at: int = -1
     is_unproven: bool = False
-    proven: tuple[int, int, int] | None = None
 
 
 NO_EXTRAS: Final = Extras()

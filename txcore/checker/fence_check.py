@@ -13,7 +13,7 @@ from txcore.records import OpKind, ParkCode
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Call, Flow
 
-DECISIONS = {FenceAnswer.COMMIT: OpKind.COMMIT, FenceAnswer.ROLLBACK: OpKind.ROLLBACK, FenceAnswer.SENT: OpKind.COMMIT}
+_DECISIONS = {FenceAnswer.COMMIT: OpKind.COMMIT, FenceAnswer.ROLLBACK: OpKind.ROLLBACK, FenceAnswer.SENT: OpKind.COMMIT}
 
 
 def check(tenure: Tenure, chunk: list[Pending]) -> Flow[None]:
@@ -61,8 +61,8 @@ def _take_reading(tenure: Tenure, pending: Pending, reading: FenceReading) -> No
     report.event(names.CHECK_ANSWERED, transaction_id=identity, answer=answer.value)
     if pending.is_journaled:
         return  # an override was read back while the fence was asked
-    if answer in DECISIONS:
-        pending.decision = DECISIONS[answer]
+    if answer in _DECISIONS:
+        pending.decision = _DECISIONS[answer]
         pending.note(failures=0, missing=() if answer is FenceAnswer.SENT else pending.extras.missing)
     elif answer is FenceAnswer.VIA_TABLE:
         retry_backoff.put_off(tenure, pending)  # closed once the relay has sent it

@@ -7,12 +7,16 @@ of a newer txcore is neither: the reading stops there, unless the checker's sett
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from txcore import wire
 from txcore.checker import newer_records
 from txcore.checker.checkpoint import noted_in
+from txcore.checker.copy_proofs import UNPROVEN_REASON, CopyProofs, plain_of
 from txcore.checker.coverage_gap import CoverageGap
 from txcore.checker.decide import Pending, unreadable
 from txcore.checker.immunity import Beginnings, terms_for
@@ -20,6 +24,7 @@ from txcore.checker.log_end import AskedEnd
 from txcore.checker.lost_halves import LostHalves
 from txcore.checker.tenure import Tenure
 from txcore.errors import BackendUnavailableError, DataLossError, NewerRecordError, UnsignedRecordError, WireFormatError
+from txcore.history.copies import is_copy
 from txcore.records import MARK_KINDS, Checkpoint, Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
@@ -51,6 +56,8 @@ class LogReader:
         self.mark_ms: int | None = None
         self.gap = CoverageGap(tenure)
         self.lost = LostHalves(tenure, self.noted)
+        self.proofs = CopyProofs(tenure, partial(self.fetch, LogKind.OP))
+        self._coming: deque[LogRecord] = deque()  #: halves that were read and are not folded yet
 
     def read(self) -> int:
         """Read the records that have arrived in both logs, halves first; returns their number.
@@ -111,19 +118,28 @@ class LogReader:
         return ()
 
     def read_halves(self) -> int:
-        """Read the records that have arrived in the half log; returns their number."""
-        records = self._read(LogKind.HALF, self._context.limits.read_count_max)
-        for record in records:
-            if not (self._tenure.state.early_ops and self._take_ended(record)):
-                self._take_half(record)
-        if records:
-            self._context.counts["halves"] += len(records)
+        """Read the records that have arrived in the half log; returns the number of those that were folded.
+
+        The log waits at a copy until its proof was fetched.
+        """
+        if not self._coming:
+            self.proofs.forget()
+            self._coming.extend(self._read(LogKind.HALF, self._context.limits.read_count_max))
+        count = 0
+        while self._coming and self._take(self._coming[0]):
+            self._coming.popleft()
+            count += 1
+        if count:
+            self._context.counts["halves"] += count
         if (asked := self._claimed_end) is not None:
             if asked.is_void:
-                self._claimed_end = self._ask_end()
-            elif asked.is_passed:
-                self._tenure.is_replaying, self._claimed_end = False, None
-        return len(records)
+                self._claimed_end, self._tenure.may_judge = self._ask_end(), True
+            elif self._has_passed(asked):
+                self._tenure.is_replaying, self._tenure.may_judge, self._claimed_end = False, True, None
+        return count
+
+    def _has_passed(self, asked: AskedEnd) -> bool:
+        return asked.is_passed and not self._coming
 
     def ask_end(self) -> None:
         """Ask the half log where it ends, unless an earlier question is still open; see `passed_end`."""
@@ -139,7 +155,7 @@ class LogReader:
         Returns None until then, and when the broker did not answer: ask again.
         """
         asked = self._asked_end
-        if asked is None or not (asked.is_passed or asked.is_void):
+        if asked is None or not (self._has_passed(asked) or asked.is_void):
             return None
         self._asked_end = None
         return None if asked.is_void else asked.op_read
@@ -150,7 +166,7 @@ class LogReader:
         asked = self._ask_end()
         deadline_s = clock.elapsed_s() + limits.mark_timeout_s
         while self._tenure.is_active and asked.reader is self._readers[LogKind.HALF] and not asked.is_void:
-            if asked.is_passed:
+            if self._has_passed(asked):
                 return True
             count = self.read()
             if count:
@@ -170,19 +186,54 @@ class LogReader:
         self.lost.found(head.transaction_id, head.generation)
         return is_ours and self._tenure.state.read_ended(record.position, head.transaction_id, head.generation)
 
-    def _take_half(self, record: LogRecord) -> None:
+    def _take(self, record: LogRecord) -> bool:
+        """Fold a half record; returns False before the proof of a copy was fetched."""
+        if self._tenure.state.early_ops and self._take_ended(record):
+            return True
         try:
             half = wire.decode_half(record.body)
         except WireFormatError as error:
             self._take_unreadable(record, error)
-            return
+            return True
         if half.group != self._context.group or half.partition != self._tenure.partition:
             foreign = f"a half of group {half.group!r}, partition {half.partition}"
             self._take_unreadable(record, WireFormatError(foreign))
-            return
+            return True
+        if not is_copy(half):
+            self._take_half(record, half, is_proven=False)
+            return True
+        is_proven = self.proofs.is_proven(half, self._coming)
+        if is_proven:
+            self._take_half(record, half, is_proven=True)
+        elif is_proven is not None:
+            self._take_unproven(record, half)
+        return is_proven is not None
+
+    def _take_half(self, record: LogRecord, half: Half, *, is_proven: bool) -> None:
+        state = self._tenure.state
         self.lost.found(half.transaction_id, half.generation)
+        if not is_proven and state.holds(half.transaction_id):
+            state.pass_over(record.position)  # the broker stored it twice, or it is forged: the first one counts
+            return
         self._context.bodies.keep((half.partition, record.position), record.body)
-        self._tenure.state.read_half(record.position, self._pending(record, half), half.folded_to, half.token)
+        state.read_half(record.position, self._pending(record, half), half.folded_to, half.token)
+
+    def _take_unproven(self, record: LogRecord, half: Half) -> None:
+        """Fold a copy without a proof, as if it said nothing; not at all where its half is known without it.
+
+        A fence still decides such a half alone. Any other one is parked, as its listener may have answered already.
+        """
+        state, identity = self._tenure.state, half.transaction_id
+        self._context.report.event(names.HALF_UNPROVEN, transaction_id=identity, position=record.position)
+        if state.knows(identity) or not half.messages:
+            state.pass_over(record.position)
+            return
+        self.lost.found(identity, half.generation)
+        pending = self._pending(record, plain_of(half))
+        pending.note(is_unproven=True)
+        if not half.fence_decides:
+            pending.note(park=(ParkCode.COVERAGE_GAP, UNPROVEN_REASON))
+        state.read_half(record.position, pending)
 
     def _take_unreadable(self, record: LogRecord, error: WireFormatError) -> None:
         """Make a pending of an undecodable record, so that it is parked with its bytes and blocks nothing."""
@@ -217,8 +268,8 @@ class LogReader:
         if copied_ms != start_ms:
             pending.note(copied_ms=copied_ms)
         self.gap.mark_copy(pending, half)
-        if half.decided:  # without messages nothing can be published, so nothing need be proven: end markers
-            pending.note(decided_at=half.decided_at, is_unproven=bool(half.messages))
+        if half.forced:
+            pending.note(forced=half.forced)
         if half.missing:
             pending.note(missing=tuple(half.missing))
         return pending
@@ -255,6 +306,7 @@ class LogReader:
             self._context.counts["conflicts"] += 1
 
     def _take_mark(self, record: LogRecord, op: Op) -> None:
+        self.proofs.took_tick(op, record.position)
         if op.transaction_id == self.awaited:
             self.is_back, self.mark_ms = True, record.appended_ms
         elif op.kind == OpKind.CLAIM and self._is_foreign(op):
@@ -277,14 +329,9 @@ class LogReader:
             raise DataLossError(pending.position, None)
         return pending.half
 
-    def op_at(self, position: int) -> Flow[LogRecord | None]:
-        """Return the record at a position of the op log, or None when there is none (any more).
-
-        Raises:
-            TxcoreError: the log could not be read.
-        """
-        found: Mapping[Position, LogRecord] = yield self._readers[LogKind.OP].fetch([Position(position)])
-        return found.get(Position(position))
+    def fetch(self, kind: LogKind, positions: Sequence[Position]) -> Future[Mapping[Position, LogRecord]]:
+        """Read single records of a log again; see `Reader.fetch`."""
+        return self._readers[kind].fetch(positions)
 
     def load(self, pendings: Sequence[Pending]) -> Flow[None]:
         """Give halves in hand their records, all that were not read lately in one request; those gone have none.
@@ -295,7 +342,7 @@ class LogReader:
         partition, kept = self._tenure.partition, self._context.bodies
         bodies = {pending.position: kept.get((partition, pending.position)) for pending in pendings}
         missing = [Position(position) for position, body in bodies.items() if body is None]
-        found: Mapping[Position, LogRecord] = (yield self._readers[LogKind.HALF].fetch(missing)) if missing else {}
+        found: Mapping[Position, LogRecord] = (yield self.fetch(LogKind.HALF, missing)) if missing else {}
         for position, record in found.items():
             bodies[position] = record.body
             kept.keep((partition, position), record.body)
@@ -304,7 +351,7 @@ class LogReader:
             half = None if body is None else wire.half_or_none(body)
             # A log that lost its end may hold another record at a position that is known.
             if half is not None and half.transaction_id == pending.transaction_id:
-                pending.half = half
+                pending.half = plain_of(half) if pending.extras.is_unproven else half
 
 
 def ops_in(tenure: Tenure, record: LogRecord) -> Sequence[Op]:

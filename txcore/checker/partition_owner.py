@@ -118,7 +118,7 @@ class PartitionOwner:
             if self.tenure.is_draining:
                 if not (self.tenure.in_hand or self._closing):
                     break
-            else:
+            elif self.tenure.may_judge:
                 yield from carrying.carry_oldest(self.tenure)
                 if not self.is_sweeping or self._is_due_in_sweep():
                     count += yield from self._round(logs)

@@ -11,7 +11,6 @@ only final ops count for the copy, and looking back folds all the others in log 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container
 from typing import Final
 
@@ -42,7 +41,6 @@ class PartitionState(ReadHalves):
         self.token, self.half_read, self.op_read = begun.token, begun.half, begun.op
         self.conflicts: list[tuple[int, Op]] = []
         self.ended_parked: list[tuple[bytes, int]] = []
-        self.void_decisions: deque[int] = deque(maxlen=1_000)  #: positions of DECIDEDs of replaced checkers
         self.reread = -1  #: the last half record that was read here
         self.early_ops: dict[bytes, list[tuple[Position, Op]]] = {}
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
@@ -79,6 +77,10 @@ class PartitionState(ReadHalves):
         else:
             self._open(seen, pending)
         self._take_orphans(identity)
+
+    def pass_over(self, position: Position) -> None:
+        """Note a half record that changes nothing: a copy without a proof of a half that is known without it."""
+        self.half_read = self.reread = position
 
     def _take_orphans(self, identity: bytes) -> None:
         """Fold the ops that were read before the newest half of *identity*; those of later halves still wait."""
@@ -123,21 +125,21 @@ class PartitionState(ReadHalves):
             # A decision made while it was closed is not kept here, so the copy is judged by the log.
             self._open(seen, new)
             return
-        if seen.generation < current.generation:
+        # What is known of it rests on no record that counts: it was lost, or only a copy without a proof was read.
+        is_found = current.is_lost or current.extras.is_unproven
+        if seen.generation < current.generation and not is_found:
             seen.closed_by = -1
             return
         known.closed_by, known.pending = -1, None
         self._newest[seen.transaction_id] = seen
-        is_found = current.is_lost
         if seen.generation > current.generation or is_found:
-            if not is_found:  # of a half that was lost neither start nor journal is known
+            if not is_found:
                 new.begin_by(current.start_ms)
                 if not (self._lacks_ops and new.extras.copied_from):
                     new.note(look_back=current.extras.look_back)
             if current.is_journaled and not new.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
-                new.note(**{name: getattr(current.extras, name) for name in ("forced", "decided_at", "is_unproven")})
-            new.note(proven=_proven(current))
+                new.note(forced=current.extras.forced)
             current.is_closed = True
             self.pending_count -= 1
             self._open(seen, new)
@@ -149,7 +151,7 @@ class PartitionState(ReadHalves):
         current.begin_by(new.start_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
         if new.is_journaled and current.decision != new.decision:
-            current.note(proven=_proven(current), decided_at=new.extras.decided_at, is_unproven=True)
+            current.note(forced=new.extras.forced)
             self._journal(current, new.decision)  # the copy holds the first one of all
         if (new.extras.copied_from or NOWHERE) > (current.extras.copied_from or NOWHERE):
             current.note(copied_from=new.extras.copied_from)
@@ -171,8 +173,6 @@ class PartitionState(ReadHalves):
         if not is_in_force(op, self.token):
             if seen is not None and op.kind == OpKind.DISCARD:
                 self._note_discard(seen, op)
-            elif op.kind == OpKind.DECIDED:
-                self.void_decisions.append(position)
             return False
         if seen is None or _is_early(op, seen):
             self.early_ops.setdefault(op.transaction_id, []).append((position, op))
@@ -240,10 +240,8 @@ class PartitionState(ReadHalves):
                 pending.count = max(pending.count, op.count)
         elif kind == OpKind.DECIDED:
             if not pending.is_journaled:
-                pending.note(forced=op.forced, decided_at=position)
+                pending.note(forced=op.forced)
                 self._journal(pending, op.decision)
-            elif pending.extras.is_unproven and pending.extras.proven is None:
-                pending.note(proven=(op.decision, position, op.forced))
         elif kind == OpKind.NUDGE:
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and op.generation == pending.generation:
@@ -380,14 +378,6 @@ def _is_early(op: Op, seen: ReadHalf) -> bool:
     if op.generation <= seen.generation or op.kind in FINAL_KINDS or seen.closed_by in FINAL_KINDS:
         return False
     return seen.pending is None or op.kind != OpKind.DISCARD or needs_copy(op)
-
-
-def _proven(pending: Pending) -> tuple[int, int, int] | None:
-    """Return the decision of *pending* that was read in the op log, if there is one."""
-    extras = pending.extras
-    if extras.is_unproven or not pending.is_journaled:
-        return extras.proven
-    return pending.decision, extras.decided_at, extras.forced
 
 
 def _entry_left(op: Op, generation: int) -> int:

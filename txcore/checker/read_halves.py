@@ -52,6 +52,16 @@ class ReadHalves:
         self._newest: dict[bytes, ReadHalf] = {}
         self._recent: OrderedDict[bytes, ReadHalf] = OrderedDict()  #: newest records that were closed and left
 
+    def knows(self, identity: bytes) -> bool:
+        """Return whether a record of that half was read, be it undecided or closed not long ago."""
+        return self._known(identity) is not None
+
+    def holds(self, identity: bytes) -> bool:
+        """Return whether an undecided half is known by a record that counts and can be published."""
+        seen = self._newest.get(identity)
+        pending = None if seen is None else seen.pending
+        return pending is not None and not (pending.extras.is_unproven or pending.is_unreadable)
+
     def _known(self, identity: bytes) -> ReadHalf | None:
         return self._newest.get(identity) or self._recent.get(identity)
 

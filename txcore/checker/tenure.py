@@ -25,6 +25,8 @@ class Tenure:
         is_draining: True: start nothing new, finish the halves in hand, checkpoint, give up.
         is_claimed: The owner's claim is back; records that are stored from then on are new.
         is_replaying: Halves may come that were stored before that.
+        may_judge: All these halves were read, so that no later record of one counts instead. Or the log does not say
+            where it ends, as when it is full: then judging must not wait.
         blocked: Why the reading stopped for good, at a record of a newer txcore; nothing of the partition is judged.
         in_hand: How many halves have a flow of their own now; see `in_hand.take`.
         state, logs: What was read, and the reader of both logs; the owner sets them when it has its checkpoint.
@@ -39,6 +41,7 @@ class Tenure:
         self.is_draining = False
         self.is_claimed = False
         self.is_replaying = True
+        self.may_judge = False
         self.blocked = ""
         self.in_hand = 0
         self.offset_ms = 0.0

@@ -119,4 +119,4 @@ def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
         journey.checked[op.generation] = max(journey.checked.get(op.generation, 0), op.count)
         journey.count = journey.checked.get(journey.generation, 0)
     elif op.kind == OpKind.DECIDED and not journey.journaled:
-        journey.journaled, journey.decided_at = op.decision, record.position
+        journey.journaled, journey.decided_by = op.decision, op.forced

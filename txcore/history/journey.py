@@ -43,7 +43,7 @@ class Journey:
     count: int = 0
     journaled: int = 0  #: the decision of the first DECIDED in force
     copied_decision: int = 0  #: the decision in a copy whose journal held a DECIDED
-    decided_at: int = -1  #: the op position of the first DECIDED in force, or what a copy says of it
+    decided_by: int = 0  #: an operator's part in that decision, see `Forced`
     discarded_generation: int = -1
     exhausted: set[int] = field(default_factory=set)  #: generations discarded, in force, for exhausted checks
     undeliverable_generation: int = -1  #: the highest one discarded, in force, because a target refuses
@@ -63,7 +63,7 @@ class Journey:
         self.halves.append(half)
         self.half_times_ms.append(appended_ms)
         if half.decided and not (self.journaled or self.copied_decision):
-            self.copied_decision, self.decided_at = half.decided, half.decided_at
+            self.copied_decision, self.decided_by = half.decided, half.forced
         if half.count or self.checked:
             self.checked[half.generation] = max(self.checked.get(half.generation, 0), half.count)
             self.count = self.checked.get(self.generation, 0)
@@ -106,12 +106,8 @@ class Journey:
 
     @property
     def decided(self) -> int:
-        """COMMIT or ROLLBACK once that is journaled, in the op log or in a copy; else 0.
-
-        A copy is not believed once its half was parked because no op proves it: then an operator decides.
-        """
-        is_unproven = self.parked_as is not None and self.parked_as.code == ParkCode.COVERAGE_GAP
-        return self.journaled or (0 if is_unproven else self.copied_decision)
+        """COMMIT or ROLLBACK once that is journaled, in the op log or in a copy; else 0."""
+        return self.journaled or self.copied_decision
 
     def was_decided_at(self, position: int) -> bool:
         """Return whether a DECIDED in force comes before *position*, as far as ops and copies show."""

@@ -2,20 +2,22 @@
 
 A survey asks the half logs for their ends and reads up to these. Then it writes a TICK of its own to each op log
 and reads nothing but ops until that tick is back; so a half that it shows as undecided had no end when it was read. The
-parked logs come last, again up to the ends that they report, so that no DISCARD is shown without its record.
+parked logs come last, again up to the ends that they report, so that no DISCARD is shown without its record. Copies
+without a proof are left out, as checkers do not believe them.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, TypeVar
 
 from txcore.clock import Clock, Randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, DataLossError, UsageError
+from txcore.history.copies import FETCH_COUNT_MAX, copies_in, is_proven, places_of
 from txcore.history.folding import Journeys
 from txcore.history.journey import Journey
 from txcore.port import Backend, Reader
@@ -46,6 +48,7 @@ class _Log:
     partition: int
     reader: Reader
     end: Future[Position] | None = None  #: the end of the reading; None when it is read as far as it goes
+    coming: Sequence[LogRecord] = ()  #: records that were read, and wait for the proofs of the copies among them
 
 
 @dataclass(eq=False)
@@ -179,7 +182,7 @@ class Survey:
 
     def _read(self, log: _Log) -> int:
         try:
-            records = log.reader.read(READ_COUNT_MAX)
+            log.coming = log.coming or log.reader.read(READ_COUNT_MAX)
         except DataLossError as loss:
             log.reader.close()
             first = None if loss.first is None else Position(loss.first)
@@ -187,9 +190,28 @@ class Survey:
             log.end = None if log.end is None else log.reader.end()
             return 0
         fold = self._folds[log.partition]
+        unproven = self._unproven(log) if log.kind is LogKind.HALF else ()
+        records, log.coming = log.coming, ()
         for record in records:
-            self._take(log, fold, record)
+            if record.position not in unproven:
+                self._take(log, fold, record)
         return len(records)
+
+    def _unproven(self, log: _Log) -> Container[Position]:
+        """Return the places of the copies that the op log does not prove: no checker believes them.
+
+        Raises:
+            BackendTimeoutError, BackendUnavailableError: it could not be read; the records are kept until it can.
+        """
+        copies = [(record.position, copy) for record in log.coming for copy in copies_in([record])]
+        if not copies:
+            return ()
+        ops = next(each for each in self._logs if each.kind is LogKind.OP and each.partition == log.partition)
+        places, found = places_of(copy for _, copy in copies), dict[Position, LogRecord]()
+        for index in range(0, len(places), FETCH_COUNT_MAX):
+            few = wait_for(self.backend, ops.reader.fetch(places[index : index + FETCH_COUNT_MAX]), self.timeout_s)
+            found.update(few)
+        return {position for position, copy in copies if not is_proven(copy, found)}
 
     def _take(self, log: _Log, fold: Journeys, record: LogRecord) -> None:
         if log.kind is LogKind.OP:
@@ -257,7 +279,7 @@ def _is_read(log: _Log) -> bool:
         return end is None
     if end.exception() is not None:
         log.end = log.reader.end()
-    return log.reader.passed >= end.result()
+    return log.reader.passed >= end.result() and not log.coming
 
 
 def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -> int:

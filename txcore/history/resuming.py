@@ -9,13 +9,14 @@ from txcore.errors import NewerRecordError, TransactionStateError, WireFormatErr
 from txcore.history.journey import Journey, why_no_half
 from txcore.history.parked_entries import STRANGE_CODES
 from txcore.ids import TransactionId, id_text, known_id
-from txcore.records import REASON_SIZE_MAX, HalfRecord, ParkCode
+from txcore.records import REASON_SIZE_MAX, Half, ParkCode
 
 
-def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
-    """Return the half to append for a resume: the same id, one generation on, a fresh check budget.
+def next_generation(journey: Journey, by: str, reason: str) -> Half:
+    """Return the copy to append for a resume: the same id, one generation on, a fresh check budget.
 
-    A half that no checker could read when it was parked keeps its immunity: its producer may still be at work.
+    It has no proof yet. A half that no checker could read when it was parked keeps its immunity: its producer may still
+    be at work.
 
     Raises:
         TransactionStateError: there is no half to resume, or the new record would not be readable; says why.
@@ -25,9 +26,9 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
     if half is None or journey.is_newer:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {why_no_half(journey)}")
     was_unread = entry is not None and entry.code in {*STRANGE_CODES, ParkCode.NEWER}
-    decided, decided_at = journey.decided, journey.decided_at
-    if not decided and half.decided and (entry is None or entry.code != ParkCode.COVERAGE_GAP):
-        decided, decided_at = half.decided, half.decided_at  # in what was parked; the logs no longer show it
+    decided, forced = journey.decided, journey.decided_by
+    if not decided and half.decided:
+        decided, forced = half.decided, half.forced  # in what was parked; the logs no longer show it
     generation = max(journey.discarded_generation, journey.closed_generation, half.generation) + 1
     copy = msgspec.structs.replace(
         half,
@@ -38,21 +39,21 @@ def next_generation(journey: Journey, by: str, reason: str) -> HalfRecord:
         count=0,
         folded_to=journey.ops[-1][0] if journey.ops else -1,
         decided=decided,
-        decided_at=decided_at if decided else -1,
+        forced=forced if decided else 0,
+        proved_at=-1,
         token=journey.token_before,
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
         missing=list(entry.missing) if entry is not None else half.missing,
     )
-    body = wire.encode_half(copy)
     try:
-        wire.decode_half(body)  # a record that its reader refuses would only be parked again
+        wire.decode_half(wire.encode_half(copy))  # a record that its reader refuses would only be parked again
     except WireFormatError as error:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {error}") from error
-    return HalfRecord(half.group, half.partition, half.transaction_id, generation, body, ())
+    return copy
 
 
-def next_of_inner(poison: Journey, own: Journey | None, by: str, reason: str) -> HalfRecord | None:
-    """Return the half to append for a resume of the half inside *poison*; None where that is under way or finished.
+def next_of_inner(poison: Journey, own: Journey | None, by: str, reason: str) -> Half | None:
+    """Return the copy to append for a resume of the half inside *poison*; None where that is under way or finished.
 
     Args:
         own: The journey of the half under its own id; None where the logs hold nothing.

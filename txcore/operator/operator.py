@@ -14,7 +14,7 @@ from typing import Final, Self, cast
 
 from txcore import arguments
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import HalfRefusedError, HalfUnknownError, TransactionStateError, UsageError
+from txcore.errors import HalfRefusedError, HalfUnknownError, TransactionStateError, TxcoreError, UsageError
 from txcore.history.force_rules import REASON_TEXT, Ruling, force_op, ruling_on
 from txcore.history.journey import Journey
 from txcore.history.log_survey import Progress, Survey
@@ -23,6 +23,7 @@ from txcore.history.resuming import next_generation, next_of_inner
 from txcore.ids import TransactionId, known_id
 from txcore.operator.awaited import Awaited
 from txcore.operator.lists import ParkedHalf, PendingHalf, parked_half, pending_half
+from txcore.operator.proving import prove
 from txcore.operator.selection import oldest_first
 from txcore.port import Backend
 from txcore.records import (
@@ -191,8 +192,8 @@ class Operator:
         identity = known_id(half.transaction_id)
         with closing(self.watch([identity], from_checkpoint=False)) as survey:
             own = survey.find(identity)
-        record = next_of_inner(poison, own, self._by, reason)
-        generation = self._append(record) if record is not None else max(own.generation if own else 0, 0)
+        copy = next_of_inner(poison, own, self._by, reason)
+        generation = self._append(copy) if copy is not None else max(own.generation if own else 0, 0)
         result = self._dismiss(poison, OpKind.ROLLBACK, f"resumed as {identity}: {reason}")
         if result.state is EndState.UNKNOWN:
             raise HalfUnknownError(
@@ -299,15 +300,21 @@ class Operator:
         for transaction_id in left:
             yield EndResult(EndState.UNKNOWN, transaction_id)
 
-    def _append(self, record: HalfRecord) -> int:
-        outcome, identity = run_blocking(_one(record), self._bridge), known_id(record.transaction_id)
+    def _append(self, copy: Half) -> int:
+        identity = known_id(copy.transaction_id)
+        try:
+            record = run_blocking(prove(self._bridge.backend, copy, by=self._by, clock=self._clock), self._bridge)
+        except TxcoreError as error:
+            text = f"{identity} is not resumed, as its proof could not be written: {error}"
+            raise HalfRefusedError(text, transaction_id=identity) from error
+        outcome = run_blocking(_one(record), self._bridge)
         if outcome.status is Status.UNKNOWN:
             raise HalfUnknownError(f"the resumed half of {identity} may be stored; look again", transaction_id=identity)
         if outcome.status is not Status.DURABLE:
             raise HalfRefusedError(
                 f"the resumed half of {identity} was refused: {outcome.error}", transaction_id=identity
             )
-        return record.generation
+        return copy.generation
 
 
 def _caught_up(survey: Survey) -> Survey:

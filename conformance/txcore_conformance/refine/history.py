@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
 
+from msgspec import structs
+
+from txcore import wire
 from txcore.records import FINAL_KINDS, Forced, Half, Op, OpKind, ParkCode, TargetMessage
 from txcore_conformance.refine.whole import Placed, Truth, named, truth_of
 
@@ -160,7 +163,7 @@ class History:
         if truth.closed_by != OpKind.DISCARD:
             return
         last = known.journal[-1]
-        copy = self._copy(known, newest + 1, last.place, last.token, 0, truth)
+        copy = self._proven(self._copy(known, newest + 1, last.place, last.token, 0, truth))
         self._logs.append_half(copy)
         if self._rng.random() < 0.1:
             self._logs.append_half(copy)
@@ -245,7 +248,7 @@ class History:
             folded_to, token = seen.requested.place, seen.requested.token
         if self._is_outdone(known, generation, place):
             generation += 1
-        self._logs.append_half(self._copy(known, generation, folded_to, token, seen.count, seen))
+        self._logs.append_half(self._proven(self._copy(known, generation, folded_to, token, seen.count, seen)))
 
     def _went_on(self, known: Known, generation: int, owner: tuple[bytes, int]) -> bool:
         """Return whether this owner carried a later generation before; an owner carries no earlier one afterwards."""
@@ -261,7 +264,12 @@ class History:
 
     def _copy(self, known: Known, generation: int, folded_to: int, token: bytes, count: int, seen: Truth) -> Half:
         fields = (known.identity, GROUP, 0, generation, 0, 0, 0, 3, False, "p", MESSAGES, 0, 0)
-        return Half(1, *fields, count, folded_to, seen.decided, token, decided_at=seen.decided_at)
+        return Half(1, *fields, count, folded_to, seen.decided, token)
+
+    def _proven(self, copy: Half) -> Half:
+        """Append the proof of a copy; returns the copy that names its place."""
+        self._logs.append_ops([Op(OpKind.TICK, wire.proof_of(copy), 0, "c")])
+        return structs.replace(copy, proved_at=self.places[-1])
 
     def _generation(self, known: Known) -> int:
         """Return a generation that a writer may mean: the newest, or an older one if the writer is late."""

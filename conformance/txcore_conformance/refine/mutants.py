@@ -67,7 +67,9 @@ def _carry_closed(tenure: Tenure, pending: Pending) -> Flow[None]:
         return
     again_ms = tenure.now_ms() + tenure.context.limits.read_back_s * 1000
     pending.note(carry_again_ms=again_ms)
-    copy = carrying.copy_of(tenure, half, pending)
+    copy = yield from tenure.logs.proofs.prove(carrying.copy_of(tenure, half, pending))
+    if copy is None:
+        return
     yield HalfRecord(half.group, tenure.partition, half.transaction_id, copy.generation, wire.encode_half(copy), ())
 
 

@@ -36,7 +36,6 @@ class Truth:
         closed_at: Position of the op that closed it; -1 for an undecided one.
         count: Answered checks of its newest generation.
         decided: COMMIT or ROLLBACK once journaled, else 0.
-        decided_at: Position of that DECIDED; -1 without one.
         request: The operator's request that was not answered yet.
         requested: Position of that request.
     """
@@ -46,7 +45,6 @@ class Truth:
     closed_at: int = -1
     count: int = 0
     decided: int = 0
-    decided_at: int = -1
     request: Op | None = None
     requested: Placed | None = None
 
@@ -81,8 +79,7 @@ def _fold(truth: Truth, placed: Placed, op: Op) -> None:
         if op.generation == truth.generation:
             truth.count = max(truth.count, op.count)
     elif kind == OpKind.DECIDED:
-        if not truth.decided:
-            truth.decided, truth.decided_at = op.decision, placed.place
+        truth.decided = truth.decided or op.decision
     elif kind == OpKind.DISCARD:
         is_void = truth.decided and op.reason == ParkCode.CHECKS_EXHAUSTED
         if op.generation >= truth.generation and not truth.closed_by and not is_void:

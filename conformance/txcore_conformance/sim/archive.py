@@ -36,17 +36,21 @@ class Archive:
 
     Attributes:
         strays: Records that cannot be decoded, by kind, partition and position.
+        forged: Copies that no process of the group has made; they change no journey.
     """
 
     def __init__(self, partition_count: int) -> None:
         self._partitions = [_Partition(journeys=Journeys(number)) for number in range(partition_count)]
         self.strays: set[tuple[LogKind, int, int]] = set()
+        self.forged: set[bytes] = set()
 
     def add(self, kind: LogKind, partition: int, record: LogRecord) -> Sequence[Op]:
         """Add a record that was just appended; returns the ops in it."""
         kept = self._partitions[partition]
         kept.records[kind].append(record)
         ops: list[Op] = []
+        if record.body in self.forged:
+            return ops
         if kind is LogKind.HALF:
             half = kept.journeys.read_half(record)
             if half is not None:

@@ -10,7 +10,7 @@ from unittest import mock
 from msgspec import structs
 
 from txcore import wire
-from txcore.checker import log_reader, look_back, newer_records, parking
+from txcore.checker import copy_proofs, log_reader, look_back, newer_records, parking
 from txcore.checker.coverage_gap import CoverageGap
 from txcore.checker.decide import Pending, terms_of
 from txcore.checker.limits import NewerRecords
@@ -133,7 +133,7 @@ def gap_without_fences(self: CoverageGap, pending: Pending) -> bool:
         pending.terms = terms
 
 
-def believe(tenure: Tenure, pending: Pending) -> Any:  # noqa: ARG001 - the rule's signature
-    """Act upon what a copy says of its decision, whether an op proves it or not."""
-    yield from ()
-    return True
+def take_unproven_copy(self: LogReader, record: LogRecord, half: Half) -> None:
+    """Fold a copy without a proof although its half is known without it."""
+    plain = copy_proofs.plain_of(half)
+    self._tenure.state.read_half(record.position, self._pending(record, plain))

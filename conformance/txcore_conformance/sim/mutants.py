@@ -17,7 +17,6 @@ from unittest import mock
 from txcore.checker import (
     check_steps,
     checkpoint,
-    copied_decision,
     fence_check,
     finish,
     log_reader,
@@ -25,6 +24,7 @@ from txcore.checker import (
     parking,
     retry_backoff,
 )
+from txcore.checker.copy_proofs import CopyProofs
 from txcore.checker.coverage_gap import CoverageGap
 from txcore.checker.decide import Pending
 from txcore.checker.log_reader import LogReader
@@ -350,7 +350,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "immunity_ignored": Mutant(
         "R6", _replace(LogReader, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
     ),
-    "copied_decision_believed": Mutant("R8", _replace(copied_decision, "is_proven", log_mutants.believe)),
+    "copy_believed": Mutant("R8", _replace(CopyProofs, "is_proven", lambda *_: True)),
+    "unproven_copy_replaces": Mutant("R8", _replace(LogReader, "_take_unproven", log_mutants.take_unproven_copy)),
     "end_by_silence": Mutant("R12", log_mutants.end_by_silence),
     "orphans_dropped_early": Mutant("R12", _replace(LogReader, "drop_orphans", log_mutants.drop_orphans_at_once)),
     "stray_op_ends_tenure": Mutant("R9", log_mutants.stray_op_ends_looking_back, (RABBITMQ,), RARE),

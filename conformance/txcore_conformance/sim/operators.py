@@ -8,10 +8,19 @@ from txcore.history.force_rules import force_op
 from txcore.history.journey import Journey
 from txcore.history.resuming import next_generation
 from txcore.ids import first_id_at
-from txcore.records import Forced, HalfRecord, OpKind, Resolution
-from txcore_conformance.sim.cast import GROUP, Cast, journeys, send
+from txcore.operator.proving import prove
+from txcore.records import Forced, Half, HalfRecord, OpKind, Resolution
+from txcore.runtime.commands import Flow
+from txcore_conformance.sim.cast import GROUP, Cast, ended, journeys, send
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.world import EPOCH_MS
+
+
+def _resume(cast: Cast, process: Process, copy: Half, count: int) -> Flow[None]:
+    """Append a copy once its proof is in the log, now and then twice."""
+    record = yield from prove(process.backend, copy, by="operator", clock=process.clock)
+    for _ in range(count):
+        send(cast, process, record, lambda: _note_resume(cast, record))
 
 
 def _note_resume(cast: Cast, record: HalfRecord) -> None:
@@ -26,9 +35,9 @@ def operate(cast: Cast) -> None:
     for journey in journeys(cast).values():
         if journey.is_parked and journey.half is not None and world.rng.random() < 0.7:
             world.note("operator resumes")
-            record = next_generation(journey, "operator", "try again")
-            for _ in range(world.rng.choice([1, 1, 2])):
-                send(cast, process, record, lambda record=record: _note_resume(cast, record))  # type: ignore[misc]
+            copy = next_generation(journey, "operator", "try again")
+            count = world.rng.choice([1, 1, 2])
+            process.loop.spawn(_resume(cast, process, copy, count), lambda task: ended(world, task.error))
         elif journey.is_pending:
             _force(cast, process, journey)
             _force_fenced(cast, process, journey)

@@ -35,6 +35,7 @@ PATHS = (
     "newer half",
     "newer op",
     "forged decided half",
+    "forged copy",
     "half.unproven",
     "upgrade",
     "half.parked NEWER",
@@ -84,6 +85,9 @@ def plan_surprises(cast: Cast) -> None:
         world.at(rng.uniform(0, 25), lambda: _grow(cast))
     if rng.random() < 0.08:
         world.at(rng.uniform(0, 15), lambda: _look_elsewhere(cast))
+    if rng.random() < 0.1:
+        for _ in range(rng.choice([1, 3])):
+            world.at(rng.uniform(2, 25), lambda: _forge_copy(cast))
 
 
 def _fall_silent(cast: Cast, kind: LogKind, partition: int) -> None:
@@ -143,10 +147,37 @@ def _forge_decided(cast: Cast) -> None:
     name, message = rng.randbytes(16), TargetMessage("forged", None, b"forged", {})
     half = Half(1, name, GROUP, partition, rng.choice([0, 1]), 0, 0, 0, 1, rng.random() < 0.5, "p:forger", [message])
     half.decided, half.token = OpKind.COMMIT, rng.choice(claims or [b""])
-    half.decided_at = half.folded_to = rng.choice([record.position for record in ops] or [-1])
+    half.proved_at = half.folded_to = rng.choice([record.position for record in ops] or [-1])
     cast.world.note("forged decided half")
+    _append_forged(cast, half)
+
+
+def _forge_copy(cast: Cast) -> None:
+    """Append a copy of an undecided half that no checker made, and that keeps its messages back if it is believed."""
+    rng = cast.surprise_rng
+    pending = [journey for journey in cast.archive.journeys() if journey.is_pending and journey.half is not None]
+    if not pending:
+        return
+    half = rng.choice(pending).half
+    assert half is not None
+    ops = cast.archive.records(LogKind.OP, half.partition)
+    place = rng.choice([record.position for record in ops] or [-1])
+    forged = msgspec.structs.replace(half, generation=half.generation + rng.choice([0, 1, 5]), proved_at=place)
+    forged.folded_to = rng.choice([place, 2**60])
+    if rng.random() < 0.5:
+        forged.messages = []
+    elif rng.random() < 0.5:
+        forged.decided = OpKind.ROLLBACK
+    else:
+        forged.missing = list(range(len(forged.messages) - 1))
+    cast.world.note("forged copy")
+    _append_forged(cast, forged)
+
+
+def _append_forged(cast: Cast, half: Half) -> None:
+    cast.archive.forged.add(body := wire.encode_half(half))
     with cast.world.broker.lock:
-        cast.world.broker.append(GROUP, LogKind.HALF, partition, wire.encode_half(half))
+        cast.world.broker.append(GROUP, LogKind.HALF, half.partition, body)
 
 
 def _append(cast: Cast, kind: LogKind, partition: int, body: bytes) -> int:

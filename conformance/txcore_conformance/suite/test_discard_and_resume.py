@@ -102,7 +102,9 @@ def test_resuming_twice_delivers_once(kit: Kit, topic: str) -> None:
 
 def test_two_operators_that_resume_at_once_deliver_once(kit: Kit, topic: str) -> None:
     """Two copies of one generation lead to one check and one delivery."""
+    from txcore.clock import SystemClock  # noqa: PLC0415
     from txcore.history.resuming import next_generation  # noqa: PLC0415
+    from txcore.operator.proving import prove  # noqa: PLC0415
     from txcore.runtime.drivers import BlockingBridge, run_blocking  # noqa: PLC0415
 
     identity = _discarded(kit, topic)
@@ -110,7 +112,8 @@ def test_two_operators_that_resume_at_once_deliver_once(kit: Kit, topic: str) ->
     bridge = BlockingBridge(kit.backend)
 
     def append(by: str) -> Any:
-        yield next_generation(journey, by, "both looked before either wrote")
+        copy = next_generation(journey, by, "both looked before either wrote")
+        yield (yield from prove(kit.backend, copy, by=by, clock=SystemClock()))
 
     for by in ("ann", "bob"):
         run_blocking(append(by), bridge)

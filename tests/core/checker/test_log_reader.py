@@ -20,7 +20,7 @@ from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Fa
 from txcore.memory.reading import MemoryReader
 from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, Op, OpKind, ParkCode, Position, TargetMessage
 from txcore.runtime.instrumentation import PARTITION_BLOCKED
-from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops
+from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops, proof_of
 
 PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
 SOON = CheckPolicy(immunity_s=5, interval_s=5)
@@ -245,7 +245,9 @@ def test_stray_bytes_stop_no_look_back(stage, stray):
         decode_half(record.body), folded_to=stage.broker.log("g", LogKind.OP, 0)[-1].position, first_appended_ms=1
     )
     stage.append(LogKind.OP, stray)
-    stage.append(LogKind.HALF, encode_half(copy))
+    stage.append(LogKind.OP, encode_ops([Op(OpKind.TICK, proof_of(copy))]))
+    place = stage.broker.log("g", LogKind.OP, 0)[-1].position
+    stage.append(LogKind.HALF, encode_half(msgspec.structs.replace(copy, proved_at=place)))
     stage.broker.trim("g", LogKind.HALF, 0, record.position + 1)
     stage.listener.answers[identity] = State.COMMIT
     second = stage.checker("c2")
@@ -478,8 +480,8 @@ def test_a_copy_is_not_parked_for_a_gap_in_the_journal_of_another(has_neighbour)
         end = world.op(OpKind.COMMIT, number)
     stored_ms = world.clock.wall_ms()
     if has_neighbour:
-        world.half(7, folded_to=2, first_appended_ms=stored_ms - 100_000)
-    world.half(8, folded_to=end - 1, first_appended_ms=stored_ms - 1_000)
+        world.copied(7, folded_to=2, first_appended_ms=stored_ms - 100_000)
+    world.copied(8, folded_to=end - 1, first_appended_ms=stored_ms - 1_000)
     world.trim(LogKind.OP, end - 5)
     first = world.log(LogKind.HALF)[20].position
     world.broker.checkpoints["g", 0] = Checkpoint(first, Position(end))
@@ -499,8 +501,8 @@ def test_an_op_after_a_gap_is_judged_by_the_claim_in_force_there():
     kept = world.op(OpKind.NUDGE, 9)
     world.op(OpKind.DISCARD, 8, token=old, reason=ParkCode.CHECKS_EXHAUSTED)
     end = world.op(OpKind.NUDGE, 9)
-    world.half(7, folded_to=gone, token=old)
-    world.half(8, folded_to=kept, token=new)
+    world.copied(7, folded_to=gone, token=old)
+    world.copied(8, folded_to=kept, token=new)
     world.trim(LogKind.OP, kept)
     world.broker.checkpoints["g", 0] = Checkpoint(Position(1), Position(end), new)
     world.start()
@@ -539,7 +541,7 @@ def test_a_copy_of_a_half_that_was_thought_lost_is_judged():
     world.run(3)
     faults.fate = lambda *_: Fate.DONE
     world.listener = lambda _: State.COMMIT
-    world.half(7, folded_to=1)
+    world.copied(7, folded_to=1)
     world.run(60)
     assert ([(7, ParkCode.CLOSED)], {b"b7", b"b8"}) == (world.parked(), set(world.delivered()))
 

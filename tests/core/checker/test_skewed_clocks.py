@@ -192,6 +192,6 @@ def test_a_copy_under_the_claim_shortens_no_immunity():
     stored_ms = world.clock.wall_ms()
     world.half(7, immunity_ms=20_000)
     world.run(1)
-    world.half(7, immunity_ms=20_000, folded_to=1, first_appended_ms=stored_ms - 9_000)
+    world.copied(7, immunity_ms=20_000, folded_to=1, first_appended_ms=stored_ms - 9_000)
     world.op(OpKind.NUDGE, 7)
     assert world.asked_s(7) >= 19.0

@@ -131,9 +131,8 @@ class TestNextGeneration:
     def test_it_holds_the_half_with_a_fresh_budget_and_no_immunity(self):
         """The next generation has no checks, no immunity, and the journal folded up to the last op read."""
         journey = fold([half()], [CLAIM, DISCARD], [parked()])[A]
-        record = next_generation(journey, "anna", "the listener was down")
-        copy = wire.decode_half(record.body)
-        assert (A, 1, 1, ()) == (record.transaction_id, record.generation, copy.generation, record.messages)
+        copy = next_generation(journey, "anna", "the listener was down")
+        assert (A, 1, -1) == (copy.transaction_id, copy.generation, copy.proved_at)
         assert (0, 0, 2, OURS) == (copy.immunity_ms, copy.count, copy.folded_to, copy.token)
         assert "anna: the listener was down" == copy.reason
         assert half().messages == copy.messages
@@ -141,14 +140,14 @@ class TestNextGeneration:
     def test_only_missing_targets_are_sent_again(self):
         """The next generation names only the missing targets that the undeliverable park names."""
         journey = fold([half()], [CLAIM, DISCARD], [parked(missing=[1])])[A]
-        assert [1] == wire.decode_half(next_generation(journey, "a", "r").body).missing
+        assert [1] == next_generation(journey, "a", "r").missing
 
     def test_a_journaled_decision_goes_along(self):
         """The next generation keeps a journaled decision, so that the half is never asked about again."""
         decided = Op(OpKind.DECIDED, A, token=OURS, decision=OpKind.COMMIT)
         undeliverable = Op(OpKind.DISCARD, A, token=OURS, reason=ParkCode.UNDELIVERABLE)
         journey = fold([half()], [CLAIM, decided, undeliverable], [parked()])[A]
-        assert OpKind.COMMIT == wire.decode_half(next_generation(journey, "a", "r").body).decided
+        assert OpKind.COMMIT == next_generation(journey, "a", "r").decided
 
     def test_the_half_may_be_gone_from_its_log(self):
         """A half that is gone from its log is resumed from the parked record, which holds it."""
@@ -159,7 +158,7 @@ class TestNextGeneration:
         """The next generation begins with 0 checks, whatever a carried copy has counted."""
         discard = Op(OpKind.DISCARD, A, 1, token=OURS, reason=ParkCode.CHECKS_EXHAUSTED)
         journey = fold([half(), half(generation=1, count=2, folded_to=1)], [CLAIM, discard], [parked(generation=1)])[A]
-        assert 0 == wire.decode_half(next_generation(journey, "a", "r").body).count
+        assert 0 == next_generation(journey, "a", "r").count
 
     def test_it_is_above_all_that_was_discarded_or_closed(self):
         """The next generation is above each DISCARD and CLOSED, because an old one would close it again."""
@@ -174,7 +173,7 @@ class TestNextGeneration:
         entry = parked()
         entry.code = code
         journey = fold([half()], [CLAIM, DISCARD], [entry])[A]
-        assert 100 == wire.decode_half(next_generation(journey, "a", "r").body).immunity_ms
+        assert 100 == next_generation(journey, "a", "r").immunity_ms
 
     def test_poison_cannot_be_resumed(self):
         """Poison cannot be resumed, because there is no half in its record."""
@@ -186,7 +185,7 @@ class TestNextGeneration:
     def test_a_long_reason_is_cut(self):
         """A long reason is cut, so that records stay within their overhead."""
         journey = fold([half()], [CLAIM, DISCARD], [parked()])[A]
-        assert REASON_SIZE_MAX == len(wire.decode_half(next_generation(journey, "a", "r" * 9_999).body).reason)
+        assert REASON_SIZE_MAX == len(next_generation(journey, "a", "r" * 9_999).reason)
         assert REASON_SIZE_MAX == len(force_op(journey, OpKind.COMMIT, 0, "a", 1, Forced.YES, "r" * 9_999).reason)
 
 

@@ -12,6 +12,7 @@ import txcore
 from txcore import wire
 from txcore.clock import SystemClock, system_randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, TransactionStateError, UsageError
+from txcore.history.copies import is_copy
 from txcore.history.folding import Journeys
 from txcore.history.log_survey import Survey, existing_partitions
 from txcore.memory import RABBITMQ_LIKE, STRONG, MemoryBackend, MemoryBroker
@@ -85,6 +86,9 @@ class World:
             messages=messages,
             **fields,
         )
+        if is_copy(made):
+            self.backend.mark("g", partition, Op(OpKind.TICK, wire.proof_of(made))).result()
+            made.proved_at = int(self.broker.log("g", LogKind.OP, partition)[-1].position)
         record = HalfRecord("g", partition, identity, generation, wire.encode_half(made), messages)
         batch = Batch(record)
         self.backend.append_halves(batch)

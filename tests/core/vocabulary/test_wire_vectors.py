@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 from pathlib import Path
@@ -103,6 +104,16 @@ def test_checkpoint_notes(vector):
     entries = [NoteEntry(**each) for each in raw(vector["fields"])]
     assert vector["hex"] == msgspec.msgpack.encode(entries).hex()
     assert entries == msgspec.msgpack.decode(bytes.fromhex(vector["hex"]), type=list[NoteEntry])
+
+
+@pytest.mark.parametrize("vector", VECTORS["proofs"], ids=lambda vector: vector["name"])
+def test_proofs_of_copies(vector):
+    """Another language makes the proof of a copy from the text of the specification alone."""
+    copy = wire.decode_half(bytes.fromhex(vector["half"]))
+    digest = hashlib.sha256(bytes.fromhex(vector["digested"])).digest()[:16]
+    assert raw(vector["transaction_id"]) == digest == wire.proof_of(copy)
+    (tick,) = wire.decode_ops(bytes.fromhex(vector["op"]))
+    assert (OpKind.TICK, digest, vector["position"]) == (tick.kind, tick.transaction_id, copy.proved_at)
 
 
 def test_every_kind_of_op_has_a_vector():
