@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar, runtime_checkable
 
 from txcore.errors import BackendUnavailableError
 from txcore.records import (
@@ -103,6 +103,19 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Stop reading; idempotent. An `end` without an answer ends with BackendUnavailableError."""
+
+
+Opened = Callable[[str, int, LogKind, bytes], bytes]
+"""Returns the body of a log's record (group, partition, kind, body) without its signature; for a record that is not
+believed, bytes that no decoder takes."""
+
+
+@runtime_checkable
+class ActsOnRecords(Protocol):
+    """A backend that reads records itself and deletes others because of them; optional."""
+
+    def open_with(self, opened: Opened) -> None:
+        """Believe such records only as *opened* returns them. To be called once, before anything is read."""
 
 
 class Claim(Protocol):

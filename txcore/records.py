@@ -102,10 +102,10 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
 
     Durations are milliseconds; 0 in `interval_ms` and `check_max` means the checker's own policy. The fields from
     `first_appended_ms` on are filled in a carried or resumed copy only, which folds the journal up to op position
-    `folded_to`; `token` is the claim in force there, `missing` the targets still to publish (empty for all).
-    `database` is the identity of the database whose fence decides; zeros where it knows none, empty without a fence. `may_lack_row` says of a `fenced` half that its listener may have committed
-    without the fence row: a row decides, and without one the listener does. `release` to `held_at` are reserved, and
-    copied. `proved_at` is the op position of a copy's proof, `forced` an operator's part in its decision.
+    `folded_to`; `token` is the claim in force there, `missing` the targets to publish (empty for all). `database` is
+    the identity of the database whose fence decides; zeros where it knows none, empty without a fence.
+    `may_lack_row` says of a `fenced` half that its listener may have committed without the fence row: without one the
+    listener decides. `release` to `held_at` are reserved. A copy's proof is at op position `proved_at`.
     """
 
     version: int

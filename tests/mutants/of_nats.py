@@ -7,12 +7,18 @@ from mutant import Mutant, replaced
 from txcore.records import Status
 
 TESTS = "plugins/nats/tests/test_data_path.py::"
+CLEANING = "plugins/nats/tests/test_housekeeping.py::"
 
 
 def go_after_whatever_is_there(self, found):
     """Take the place although another op holds it."""
     self._expected = 0 if found is None else found.sequence
     return False
+
+
+async def first_of_ops(self, names, partition, before):
+    """Remove TICKs as other ops."""
+    return before
 
 
 MUTANTS = [
@@ -39,6 +45,20 @@ MUTANTS = [
             lambda note: lambda self, index, *_: note(self, index, Status.DURABLE, None),
         ),
         TESTS + "test_a_target_whose_stream_was_deleted_meanwhile_is_refused",
+        "nats",
+    ),
+    Mutant(
+        "nats-removes-unverified",
+        "Where a group signs, only its own signed records have parked ones removed.",
+        replaced("txcore_nats.backend:NatsBackend", "open_with", lambda _: lambda self, opened: None),
+        CLEANING + "test_a_signing_groups_parked_record_is_not_removed_for_a_forged_end[CLOSED]",
+        "nats",
+    ),
+    Mutant(
+        "nats-proofs-removed",
+        "A TICK stays as long as a copy that it may prove.",
+        replaced("txcore_nats.housekeeping:Housekeeper", "_first_proof", lambda _: first_of_ops),
+        CLEANING + "test_the_proof_of_a_copy_stays_as_long_as_the_copy",
         "nats",
     ),
 ]

@@ -17,7 +17,7 @@ import msgspec
 from txcore import wire
 from txcore.errors import WireFormatError
 from txcore.lifecycle import CLOSE_TIMEOUT_S, ClosedAtExit
-from txcore.port import Backend, Batch, Claim, Reader, running
+from txcore.port import ActsOnRecords, Backend, Batch, Claim, Reader, running
 from txcore.records import (
     REASON_SIZE_MAX,
     Checkpoint,
@@ -55,6 +55,8 @@ class SignedBackend(ClosedAtExit):
         self.capabilities = replace(  # records leave room for their signature
             found, body_size_max=found.body_size_max - OVERHEAD_MAX, note_size_max=found.note_size_max - OVERHEAD_MAX
         )
+        if isinstance(backend, ActsOnRecords):
+            backend.open_with(self._opened)
         self.ensure_group, self.ping, self.poll = backend.ensure_group, backend.ping, backend.poll
 
     def append_halves(self, batch: Batch[HalfRecord]) -> None:
@@ -97,6 +99,10 @@ class SignedBackend(ClosedAtExit):
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> Future[None]:
         """See `Backend.close`."""
         return self._backend.close(timeout_s)
+
+    def _opened(self, group: str, partition: int, kind: LogKind, body: bytes) -> bytes:
+        keys = self._keys.of(group)
+        return keys.opened(group, partition, kind, body) if keys else body
 
     def _signed_half(self, item: HalfRecord) -> HalfRecord:
         keys = self._keys.of(item.group)

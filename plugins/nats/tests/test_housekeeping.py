@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 
 import pytest
 from txcore_conformance import raw
@@ -14,6 +15,7 @@ from txcore import Message, wire
 from txcore.errors import BackendTimeoutError
 from txcore.history.parked_entries import closed_record
 from txcore.records import Checkpoint, LogKind, OpKind, Position, Resolution
+from txcore.signing import GroupKeys, SignedBackend, SigningKeys
 
 
 class Later:
@@ -232,3 +234,70 @@ def test_old_end_markers_go(kit):
     assert counts(kit)[2] == 1
     clean(kit, end, ahead_s=kit.backend._options.keep_s + 60)
     assert counts(kit)[2] == 0
+
+
+def signed(kit):
+    """Open the kit's backend for a signing group, as `txcore.connect` does with keys."""
+    keys = SigningKeys({kit.group: GroupKeys(sign_with="k", keys={"k": b"k" * 32})})
+    return SignedBackend(kit.backend, keys)
+
+
+def clean_all(kit):
+    """Remove whatever may be removed."""
+    clean(kit, Checkpoint(Position(1 << 40), Position(1 << 40)), ahead_s=kit.backend._options.keep_s + 60)
+
+
+@pytest.mark.parametrize("how", ["final op", "CLOSED", "genuine op of another transaction"])
+def test_a_signing_groups_parked_record_is_not_removed_for_a_forged_end(kit, how):
+    """What the group's key did not sign, or signed for another transaction, removes nothing; its own end does."""
+    backend, topic = signed(kit), kit.topic()
+    half, other = raw.half(kit, topic), raw.half(kit, topic)
+    raw.append(kit, half, other, backend=backend)
+    raw.release(kit, raw.discard(half), backend=backend)
+    closed = closed_record(half.transaction_id, 1, "c", raw.now_ms())
+    if how == "final op":
+        raw.release(kit, raw.rollback(half))
+    elif how == "CLOSED":
+        raw.release(kit, Resolution(half, None, (), closed, "c"))
+    else:
+        raw.release(kit, raw.rollback(other), backend=backend)
+        copy_op(kit, other.transaction_id, half.transaction_id)
+    parked = counts(kit)[2] - (how == "CLOSED")
+    clean_all(kit)
+    assert parked == 1 == len(raw.read(kit, LogKind.PARKED, lambda found: found, backend=backend)[:1])
+    raw.release(kit, Resolution(half, None, (), closed, "c"), backend=backend)
+    clean_all(kit)
+    assert counts(kit)[2] == (how == "CLOSED")  # the forged one itself stays, and is not believed
+    kit.history.unjudged = "it holds forged records, and what the oracle reads was removed"
+
+
+def copy_op(kit, source, target):
+    """Append the op record of one transaction once more, as if it were about another one."""
+    names = kit.backend._groups.names(kit.group)
+    api = kit.backend._shared.api
+
+    async def copied():
+        found = await api.call(
+            f"STREAM.MSG.GET.{names.stream(LogKind.OP)}", {"last_by_subj": names.final_subject(0, source)}
+        )
+        body = base64.b64decode(found["message"]["data"])
+        await api.publish(names.final_subject(0, target), body, {})
+
+    asyncio.run_coroutine_threadsafe(copied(), kit.backend._loop.loop).result(20)
+
+
+def test_the_proof_of_a_copy_stays_as_long_as_the_copy(kit):
+    """An undecided half may be older than `keep_s`; the TICK that its copy names is removed only after it."""
+    topic = kit.topic()
+    raw.mark(kit, OpKind.TICK, b"p" * 16)
+    (proof,) = raw.read(kit, LogKind.OP, lambda found: len(found) >= 1)
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    clean(kit, Checkpoint(Position(1), Position(1 << 40)), ahead_s=kit.backend._options.keep_s + 60)
+    assert counts(kit)[:2] == (1, 1)
+    assert proof.body == raw.read(kit, LogKind.OP, lambda found: len(found) >= 1)[0].body
+    raw.release(kit, raw.rollback(half))
+    clean_all(kit)
+    clean_all(kit)
+    assert counts(kit)[:2] == (0, 0)
+    kit.history.unjudged = "what the oracle reads was removed"

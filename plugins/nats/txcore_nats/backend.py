@@ -15,7 +15,7 @@ from txcore.backends.checkpoint_record import decode_checkpoint
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
 from txcore.errors import ClosedError, TxcoreError, UsageError
 from txcore.lifecycle import ClosedAtExit
-from txcore.port import Batch, Claim, failed, running
+from txcore.port import Batch, Claim, Opened, failed, running
 from txcore.records import Capabilities, Checkpoint, HalfRecord, LogKind, Op, Outcome, Position, Resolution
 from txcore_nats.batches import Releaser
 from txcore_nats.client import LinkClient
@@ -71,6 +71,10 @@ class NatsBackend(ClosedAtExit):
     def capabilities(self) -> Capabilities:
         """See `Backend.capabilities`."""
         return self._capabilities
+
+    def open_with(self, opened: Opened) -> None:
+        """See `ActsOnRecords.open_with`."""
+        self._shared.housekeeper.opened = opened
 
     def ensure_group(self, group: str, partition_count: int | None = None) -> Future[int]:
         """See `Backend.ensure_group`; 1 to 256 partitions."""

@@ -3,11 +3,13 @@
 While the half log is more than half full, decided halves are removed at any age, so that they do not fill it. No other
 record is ever removed, and none by age alone. A half that stays has all its ops. Either it is at or after the
 checkpoint, which guarantees this, or it is younger than `keep_s`, and so are its ops. CLAIMs stay, so that a reader
-from the beginning knows the token in force.
+from the beginning knows the token in force. A TICK stays with the halves that it may prove: those stored up to
+`PROOF_AGE_S` after it.
 
 A parked record is removed after its transaction has a final op, or after a CLOSED record follows it. The others stay
 visible, and can be resumed, without half and ops. Ops are removed only after every old parked record was checked, in as
-many runs as needed: else a parked record would remain after the op that ended it.
+many runs as needed: else a parked record would remain after the op that ended it. Where a group signs, only records
+with its signature count.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import base64
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from txcore.clock import Clock
 from txcore.errors import TxcoreError, WireFormatError
-from txcore.records import FINAL_KINDS, Checkpoint, LogKind, ParkCode
+from txcore.port import Opened
+from txcore.records import FINAL_KINDS, Checkpoint, LogKind, OpKind, ParkCode
 from txcore.wire import decode_ops, decode_parked
 from txcore_nats.codec import ApiError
 from txcore_nats.connection import Api, LoopThread
@@ -35,6 +38,8 @@ RUN_EVERY_MIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 5.0
 FULL_SHARE: Final = 0.5
 """Share of its `max_bytes` above which a half log keeps no decided halves."""
+PROOF_AGE_S: Final = 3_600.0
+"""Longest time, in seconds, between the proof of a copy and the copy."""
 PARKED_COUNT_MAX: Final = 1_000
 """Most parked records that one run checks; the next run continues there."""
 
@@ -55,13 +60,18 @@ class _Pass:
 
 
 class Housekeeper:
-    """The cleaner of the partitions whose checkpoints this backend writes. On the loop's thread."""
+    """The cleaner of the partitions whose checkpoints this backend writes. On the loop's thread.
+
+    Attributes:
+        opened: Opens the records that it acts upon.
+    """
 
     def __init__(self, loop: LoopThread, api: Api, options: Options, clock: Clock) -> None:
         self._loop = loop
         self._api = api
         self._keep_s = options.keep_s
         self._clock = clock
+        self.opened: Opened = _as_it_is
         self._next_s: dict[tuple[str, int], float] = {}
         self._next_look_s: dict[tuple[str, int], float] = {}
         self._passes: dict[tuple[str, int], _Pass] = {}
@@ -93,6 +103,8 @@ class Housekeeper:
                 del self._passes[key]
                 for subject in names.passing_op_subjects(partition):
                     await self._purge(op_stream, subject, looking.before)
+                ticks = names.op_subject(partition, OpKind.TICK, b"")
+                await self._purge(op_stream, ticks, await self._first_proof(names, partition, looking.before))
             else:
                 self._next_s[key] = self._clock.elapsed_s() + RUN_EVERY_MIN_S
         if checkpoint.half is not None:
@@ -131,6 +143,16 @@ class Housekeeper:
         await self._api.call(f"CONSUMER.DELETE.{stream}.{made['name']}")
         return int(made["delivered"]["stream_seq"]) + 1
 
+    async def _first_proof(self, names: GroupNames, partition: int, before: int) -> int:
+        """Return the sequence, at most *before*, of the first tick that may prove a half of the log."""
+        stream, subject = names.stream(LogKind.HALF), names.subject(LogKind.HALF, partition)
+        oldest = await self._message(stream, {"seq": 1, "next_by_subj": subject})
+        if oldest is None:
+            return before
+        since = _time(oldest["time"]) - timedelta(seconds=PROOF_AGE_S)
+        ticks = names.op_subject(partition, OpKind.TICK, b"")
+        return min(before, await self._first_since(names.stream(LogKind.OP), ticks, since))
+
     async def _purge(self, stream: str, subject: str, before: int) -> None:
         if before > 1:
             await self._api.call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": before})
@@ -157,7 +179,7 @@ class Housekeeper:
             await self._delete(stream, sequence)
             return
         try:
-            parked = decode_parked(base64.b64decode(message["data"]))
+            parked = decode_parked(self._opened(names, partition, LogKind.PARKED, message))
         except WireFormatError:
             return
         identity, generation = parked.transaction_id, parked.generation
@@ -181,9 +203,13 @@ class Housekeeper:
         if message is None:
             return False
         try:
-            return any(op.kind in FINAL_KINDS for op in decode_ops(base64.b64decode(message["data"])))
+            ops = decode_ops(self._opened(names, partition, LogKind.OP, message))
         except WireFormatError:
             return False
+        return any(op.kind in FINAL_KINDS and op.transaction_id == transaction_id for op in ops)
+
+    def _opened(self, names: GroupNames, partition: int, kind: LogKind, message: dict[str, Any]) -> bytes:
+        return self.opened(names.group, partition, kind, base64.b64decode(message["data"]))
 
     async def _delete(self, stream: str, sequence: int) -> None:
         try:
@@ -201,6 +227,10 @@ class Housekeeper:
             raise
         message: dict[str, Any] = answer["message"]
         return message
+
+
+def _as_it_is(group: str, partition: int, kind: LogKind, body: bytes) -> bytes:  # noqa: ARG001 - see `Opened`
+    return body
 
 
 def _time(text: str) -> datetime:

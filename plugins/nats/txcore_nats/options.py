@@ -220,9 +220,9 @@ class GroupNames:
         return self.op_subject(partition, OpKind.TICK, b"") if kind is LogKind.OP else self.subject(kind, partition)
 
     def passing_op_subjects(self, partition: Partition) -> tuple[str, ...]:
-        """Return filters for a partition's ops, without its CLAIMs."""
+        """Return filters for a partition's ops, without its CLAIMs and TICKs."""
         prefix = self.subject(LogKind.OP, partition).removesuffix(">")
-        return f"{prefix}o.>", f"{prefix}j.>", f"{prefix}tick", f"{prefix}fence"
+        return f"{prefix}o.>", f"{prefix}j.>", f"{prefix}fence"
 
     def key(self, *names: object) -> str:
         """Return the subject of a key in the bucket."""
