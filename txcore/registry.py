@@ -15,7 +15,7 @@ from txcore.errors import BackendConflictError, ConfigError, UnknownSchemeError,
 from txcore.findings import Examination, Request
 from txcore.plugin import BackendPlugin
 from txcore.port import Backend
-from txcore.signing import SignedBackend, SigningKeys, split_keys_file
+from txcore.signing import SignedBackend, SigningKeys, keys_file_of
 
 ENTRY_POINT_GROUP: Final = "txcore"
 
@@ -36,9 +36,9 @@ def connect(url: str, *, signing: SigningKeys | None = None) -> Backend:
         BackendUnavailableError: the broker cannot be reached.
     """
     plugin = plugin_for(url)
-    plain, file = split_keys_file(url)
+    file = keys_file_of(url)
     keys = SigningKeys.from_file(file) if signing is None and file else signing
-    backend = plugin.connect(plain)
+    backend = plugin.connect(url)
     return backend if keys is None else SignedBackend(backend, keys)
 
 
@@ -49,7 +49,7 @@ def open_doctor(url: str, request: Request) -> Examination[Any] | None:
         UnknownSchemeError, BackendNotInstalledError, BackendConflictError, ConfigError: see `connect`.
         BackendUnavailableError: the broker cannot be reached, or refuses the credentials.
     """
-    return plugin_for(url).examine(split_keys_file(url)[0], request)
+    return plugin_for(url).examine(url, request)
 
 
 def plugin_for(url: str) -> BackendPlugin:

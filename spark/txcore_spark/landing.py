@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import DataFrame, SparkSession
 
 from txcore.errors import TxcoreError
-from txcore.signing import split_keys_file
+from txcore.signing import keys_file_of
 from txcore_spark.keeping import Keep
 from txcore_spark.plan import FENCE, FREEZE_ORDER, HALF, TARGET, Broker, Edge, Range, Source
 from txcore_spark.readers import reader_of
@@ -99,7 +99,8 @@ class Lander:
         with ExitStack() as stack:
             brokers, keys_files = dict[str, Broker](), dict[str, str]()
             for name in self._scope.backends:
-                url, keys_files[name] = split_keys_file(self._scope.loaded.secret("backends", name, "url"))
+                url = self._scope.loaded.secret("backends", name, "url")
+                keys_files[name] = keys_file_of(url)
                 brokers[name] = reader_of(url).open_broker(url, self._timeout_s)
                 stack.callback(brokers[name].close)
             topics = {name: self._scope.topics(name, list(each.topics() or [])) for name, each in brokers.items()}
@@ -164,8 +165,6 @@ class Lander:
             if not each:
                 continue
             url = self._scope.loaded.secret(kind, name, "url")
-            if kind == "backends":
-                url, _ = split_keys_file(url)  # each range names the file
             if self._is_native and kind == "backends" and urlsplit(url).scheme == "kafka":
                 from txcore_spark import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
 

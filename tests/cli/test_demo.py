@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import re
 import sqlite3
@@ -93,3 +94,19 @@ def test_demo_on_postgresql(txcore):
         engine.dispose()
     finally:
         server.stop()
+
+
+def test_demo_signs_where_the_brokers_url_names_keys(txcore):
+    """The run's group has a name of its own, and so a key of its own: each of its halves is signed."""
+    (txcore.folder / "keys.toml").write_text(
+        f'[groups.shop]\nsign_with = "k"\n[groups.shop.keys]\nk = "{base64.b64encode(b"k" * 32).decode()}"\n'
+    )
+    url = "sqlite:///kept/broker.db?signing_keys=keys.toml&lease_s=1.5"
+    ran = txcore("demo", "--orders", "30", "--kills", "2", "--dir", "kept", "--broker", url)
+    assert (ran.status, ran.errors) == (0, ""), ran
+    assert "PROVEN" in ran.output
+    stored = (txcore.folder / "kept" / "broker.db").read_bytes()
+    assert stored.count(b"\xa3txs") >= stored.count(b"\xa3txh") >= 30
+    (txcore.folder / "keys.toml").write_text("")
+    refused = txcore("demo", "--orders", "30", "--dir", "kept", "--broker", url)
+    assert (refused.status, "Traceback" in refused.errors) == (2, False)

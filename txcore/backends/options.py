@@ -17,6 +17,8 @@ from txcore import ranges
 from txcore.errors import ConfigError
 
 T = TypeVar("T")
+KEYS_OPTION: Final = "signing_keys"
+"""Option of every broker's URL that `txcore.signing` reads; backends pass over it."""
 _OPTION: Final = "txcore.option"
 _WORDS: Final = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
@@ -156,7 +158,7 @@ def parse_options(declared: type[T], url: str, **address: Any) -> T:
         ConfigError: an option is unknown, given twice, of the wrong kind or out of range; `key` names it.
     """
     known, values = options_of(declared), {}
-    for key, given in parse_qsl(split_url(url).query, keep_blank_values=True):
+    for key, given in given_options(url):
         if key not in known:
             scheme = split_url(url).scheme
             raise ConfigError(f"the {scheme} backend has no option {key!r}; it has {', '.join(known)}", key=key)
@@ -164,6 +166,12 @@ def parse_options(declared: type[T], url: str, **address: Any) -> T:
             raise ConfigError(f"option {key!r} appears twice in the backend URL", key=key)
         values[key] = known[key].parse(key, given)
     return declared(**values, **address)
+
+
+def given_options(url: str) -> list[tuple[str, str]]:
+    """Return the options in the URL's query that are for its backend, as (name, text)."""
+    given = parse_qsl(split_url(url).query, keep_blank_values=True)
+    return [(name, text) for name, text in given if name != KEYS_OPTION]
 
 
 def split_url(url: str) -> SplitResult:

@@ -16,6 +16,7 @@ from txcore_conformance.demo.settings import Settings
 
 from txcore.backends.options import split_url
 from txcore.errors import BackendNotInstalledError, UsageError
+from txcore.signing import KEY_SIZE_MIN, GroupKeys, SigningKeys, keys_file_of
 
 LEASE_S: Final = 1.5
 """Seconds for which a killed checker or consumer keeps its partitions; short, as the demo waits for it."""
@@ -62,6 +63,7 @@ def demo(
         orders=orders,
         kills_min=kills,
         seed=seed,
+        signing=_own_keys(broker),
     )
     is_proven = False
     try:
@@ -72,6 +74,15 @@ def demo(
             shutil.rmtree(place)
     if not is_proven:
         raise typer.Exit(1)
+
+
+def _own_keys(url: str) -> GroupKeys | None:
+    """Return a new key for the demo's own group, if the broker's URL names a file of keys; that file must be right."""
+    file = keys_file_of(url)
+    if not file:
+        return None
+    SigningKeys.from_file(file)
+    return GroupKeys(sign_with="demo", keys={"demo": secrets.token_bytes(KEY_SIZE_MIN)})
 
 
 def _carry_out(settings: Settings, *, is_kept: bool, as_json: bool) -> bool:

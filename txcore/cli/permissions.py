@@ -9,7 +9,6 @@ import typer
 from txcore.errors import UsageError
 from txcore.permissions import Access, Role
 from txcore.registry import known_schemes, plugin_for
-from txcore.signing import split_keys_file
 
 
 def permissions(
@@ -39,7 +38,7 @@ def permissions(
         targets=tuple(dict.fromkeys(targets or ())),
         creates=creates,
     )
-    text = plugin_for(url).permissions_of(split_keys_file(url)[0], access)
+    text = plugin_for(url).permissions_of(url, access)
     if text is None:
         raise UsageError(f"{url.partition(':')[0]} has no users of its own, so it has no permissions either")
     typer.echo(text.rstrip())

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from txcore.backends.options import choice, parse_options, split_url, switch, whole
+from txcore.backends.options import choice, given_options, parse_options, split_url, switch, whole
 from txcore.errors import ConfigError
 from txcore.guarantees import Guarantees
 from txcore.hookspecs import hookimpl
@@ -76,7 +76,7 @@ def parse_url(url: str) -> Address:
         ConfigError: an option is unknown, of the wrong kind or out of range; `key` names it.
     """
     parts = split_url(url)
-    return Address(parts.netloc, parse_options(Options, url) if parts.query else None)
+    return Address(parts.netloc, parse_options(Options, url) if given_options(url) else None)
 
 
 def open_backend(address: Address) -> MemoryBackend:

@@ -4,7 +4,7 @@ For brokers whose permissions cannot keep other programs out of a group's logs. 
 producers and checkers, so a signature says that one of them wrote the record, and not which.
 """
 
-from txcore.signing.keys import GroupKeys, SigningKeys, split_keys_file
+from txcore.signing.keys import KEY_SIZE_MIN, GroupKeys, SigningKeys, keys_file_of
 from txcore.signing.signed_backend import SignedBackend
 
-__all__ = ["GroupKeys", "SignedBackend", "SigningKeys", "split_keys_file"]
+__all__ = ["KEY_SIZE_MIN", "GroupKeys", "SignedBackend", "SigningKeys", "keys_file_of"]

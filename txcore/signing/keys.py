@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from txcore.backends.checkpoint_record import encode_checkpoint
-from txcore.backends.options import split_url
+from txcore.backends.options import KEYS_OPTION, split_url
 from txcore.errors import ConfigError
 from txcore.records import Checkpoint, LogKind, Op
 from txcore.signed_records import SignedOp, content_of, decode_signed, decode_signed_ops, encode_refused, encode_signed
 
-OPTION: Final = "signing_keys"
+OPTION: Final = KEYS_OPTION
 """Option of every broker's URL: the file with the keys."""
 KEY_SIZE_MIN: Final = 32
 """Least number of bytes of a key."""
@@ -178,24 +178,16 @@ class SigningKeys:
         return cls({name: _group_keys(name, table) for name, table in groups.items()})
 
 
-def split_keys_file(url: str) -> tuple[str, str]:
-    """Return a broker's URL without its option `signing_keys`, and the file that the option names; "" for none.
+def keys_file_of(url: str) -> str:
+    """Return the file that the option `signing_keys` of a broker's URL names; "" where it has none.
 
     Raises:
         ConfigError: the option is empty or given twice.
     """
-    parts = split_url(url)
-    if OPTION not in parts.query:
-        return url, ""
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    files = [value for name, value in options if name == OPTION]
-    if not files:
-        return url, ""
-    if len(files) > 1 or not files[0]:
+    files = [text for name, text in parse_qsl(split_url(url).query, keep_blank_values=True) if name == OPTION]
+    if len(files) > 1 or files == [""]:
         raise ConfigError(f"the broker's URL names one file as {OPTION}", key=OPTION)
-    query = urlencode([each for each in options if each[0] != OPTION])
-    before, _, _ = url.partition("?")
-    return f"{before}?{query}" if query else before, files[0]
+    return files[0] if files else ""
 
 
 def _group_keys(group: str, table: Any) -> GroupKeys:

@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 
 from sqlalchemy.exc import IntegrityError
 
-import txcore
 from txcore import (
     Checker,
     CheckPolicy,
@@ -149,7 +148,7 @@ class _Life:
         self._shop = Shop(job.settings.database_url, job.settings.name)
 
     def _connect(self) -> Backend:
-        witness = Witness(txcore.connect(self._settings.broker_url), self._line.send)
+        witness = Witness(self._settings.connect(), self._line.send)
         return cast("Backend", Watched(witness, self._executioner))
 
     def _arm_at(self, done: int, todo: int) -> None:

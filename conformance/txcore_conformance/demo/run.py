@@ -12,7 +12,6 @@ from typing import Any, Final
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-import txcore
 from txcore.clock import SystemClock
 from txcore.errors import UsageError
 from txcore.port import ensured
@@ -83,7 +82,7 @@ def run(settings: Settings, watch: Watch, *, before_judgement: Seam | None = Non
     with contextlib.ExitStack() as stack:
         shop = stack.enter_context(contextlib.closing(_shop(settings)))
         _require_two_files(settings.broker_url, shop.engine.url)
-        backend = txcore.connect(settings.broker_url)
+        backend = settings.connect()
         stack.callback(lambda: backend.close(CLOSE_TIMEOUT_S).result(CLOSE_TIMEOUT_S))
         immunity_s = max(settings.immunity_s, backend.capabilities.release_time_max_s + IMMUNITY_ALLOWANCE_S)
         settings = replace(settings, immunity_s=immunity_s)

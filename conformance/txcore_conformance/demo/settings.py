@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import txcore
+from txcore.port import Backend
+from txcore.signing import GroupKeys, SigningKeys
+
 WORKERS_MAX: Final = 8
 DECLINED_EVERY: Final = 20
 """Step of the order numbers that the service declines after it wrote their row, so that the transaction rolls back."""
@@ -21,6 +25,7 @@ class Settings:
         name: Distinguishes this run's group, topic and tables from those of others on the same servers.
         kills_min: Least number of killed processes for a proof.
         immunity_s: Time, in seconds, after a half's append during which it is not checked.
+        signing: The keys with which the run's group signs its records; None for no signatures.
     """
 
     broker_url: str
@@ -30,6 +35,12 @@ class Settings:
     kills_min: int = 20
     seed: int = 1
     immunity_s: float = 3.0
+    signing: GroupKeys | None = None
+
+    def connect(self) -> Backend:
+        """Open the broker; see `txcore.connect`."""
+        signing = SigningKeys({self.group: self.signing}) if self.signing is not None else None
+        return txcore.connect(self.broker_url, signing=signing)
 
     @property
     def group(self) -> str:

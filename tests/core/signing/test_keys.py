@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from txcore import wire
+from txcore.backends.options import given_options
 from txcore.errors import ConfigError, NewerRecordError, UnsignedRecordError, WireFormatError
 from txcore.records import Checkpoint, Half, LogKind, Op, OpKind, Parked, Position, TargetMessage
+from txcore.registry import plugin_for
 from txcore.signed_records import unsigned
-from txcore.signing import GroupKeys, SigningKeys, split_keys_file
+from txcore.signing import GroupKeys, SigningKeys, keys_file_of
 
 ID = b"i" * 16
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
@@ -231,13 +233,17 @@ def test_missing_file_is_refused(tmp_path):
         SigningKeys.from_file("\0")
 
 
-def test_url_loses_the_option_and_nothing_else():
-    """The backend sees its own URL; a URL without the option is not touched."""
-    plain, file = split_keys_file("kafka://u:p%2F@h:1,i:2?acks=all&signing_keys=%2Fk%2Fs.toml&tls_ca=%2Fa%20b")
-    assert (plain, file) == ("kafka://u:p%2F@h:1,i:2?acks=all&tls_ca=%2Fa+b", "/k/s.toml")
-    assert split_keys_file("kafka://h?signing_keys=s.toml") == ("kafka://h", "s.toml")
-    for url in ("kafka://h?acks=all%20", "kafka://h?other_signing_keys=1"):
-        assert split_keys_file(url) == (url, "")
+def test_url_names_the_file_and_no_backend_minds():
+    """Every backend passes over the option, in whatever call it gets its URL, and over no other one."""
+    url = "kafka://u:p%2F@h:1,i:2?linger_ms=1&signing_keys=%2Fk%2Fs.toml&tls_ca=%2Fa%20b"
+    assert "/k/s.toml" == keys_file_of(url)
+    for url in ("kafka://h?linger_ms=1", "kafka://h?other_signing_keys=1"):
+        assert "" == keys_file_of(url)
     for bad in ("signing_keys=", "signing_keys=a&signing_keys=b"):
         with pytest.raises(ConfigError, match="one file"):
-            split_keys_file(f"kafka://h?{bad}")
+            keys_file_of(f"kafka://h?{bad}")
+    assert [("a", "1"), ("b", "2")] == given_options("kafka://h?a=1&signing_keys=f&b=2")
+    for scheme in ("memory", "sqlite", "kafka", "rabbitmq", "nats"):
+        plugin = plugin_for(f"{scheme}://")
+        plain = {"memory": "memory://m", "sqlite": "sqlite:///b.db"}.get(scheme, f"{scheme}://h")
+        assert plugin.parse_url(plain) == plugin.parse_url(f"{plain}?signing_keys=f")

@@ -18,7 +18,6 @@ from txcore.history.log_survey import existing_partitions, wait_for
 from txcore.operator import formatting
 from txcore.records import LogKind
 from txcore.registry import plugin_for
-from txcore.signing import split_keys_file
 
 TIMEOUT_S: Final = 60.0
 Partitions = Annotated[
@@ -103,7 +102,7 @@ for _command in (create, verify, describe):
 
 def objects_of(url: str, group: str, partition_count: int) -> Sequence[BrokerObject]:
     """Return the broker's objects of a group; without a plugin's description, its logs as txcore names them."""
-    return plugin_for(url).describe_group(split_keys_file(url)[0], group, partition_count) or [
+    return plugin_for(url).describe_group(url, group, partition_count) or [
         BrokerObject("log", f"{kind.value} log of partition {partition}", "", PURPOSES[kind])
         for partition in range(partition_count or 1)
         for kind in LogKind
