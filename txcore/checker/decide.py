@@ -168,6 +168,12 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
         if any(getattr(self.extras, name) != value for name, value in changes.items()):
             self.extras = msgspec.structs.replace(self.extras, **changes)
 
+    def set_terms(self, terms: Terms) -> None:
+        """Let it be judged by *terms*; immunity began when it did."""
+        start_ms = self.start_ms
+        self.terms = terms
+        self.immune_until_ms = start_ms + terms.immunity_ms
+
     def begin_by(self, start_ms: float) -> None:
         """Let immunity have begun at *start_ms*, if that is earlier."""
         if start_ms < self.start_ms:

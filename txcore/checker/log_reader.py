@@ -221,18 +221,21 @@ class LogReader:
     def _take_unproven(self, record: LogRecord, half: Half) -> None:
         """Fold a copy without a proof, as if it said nothing; not at all where its half is known without it.
 
-        A fence still decides such a half alone. Any other one is parked, as its listener may have answered already.
+        A fence still decides such a half alone. Any other one is parked under a name of its own: its listener may have
+        answered already, and a half with its id may be parked.
         """
         state, identity = self._tenure.state, half.transaction_id
         self._context.report.event(names.HALF_UNPROVEN, transaction_id=identity, position=record.position)
         if state.knows(identity) or not half.messages:
             state.pass_over(record.position)
             return
-        self.lost.found(identity, half.generation)
-        pending = self._pending(record, plain_of(half))
-        pending.note(is_unproven=True)
+        plain = plain_of(half)
         if not half.fence_decides:
-            pending.note(park=(ParkCode.COVERAGE_GAP, UNPROVEN_REASON))
+            self._park_bytes(record.position, ParkCode.POISON, UNPROVEN_REASON, wire.encode_half(plain))
+            return
+        self.lost.found(identity, half.generation)
+        pending = self._pending(record, plain)
+        pending.note(is_unproven=True)
         state.read_half(record.position, pending)
 
     def _take_unreadable(self, record: LogRecord, error: WireFormatError) -> None:
@@ -244,11 +247,16 @@ class LogReader:
             code = ParkCode.POISON
             if isinstance(error, UnsignedRecordError):
                 code, body = ParkCode.UNSIGNED, error.body
-            name = hashlib.blake2b(body, digest_size=16, salt=position.to_bytes(16, "big")[-16:]).digest()
             self._context.report.event(names.LOG_POISON, partition=self._tenure.partition, position=position, code=code)
-            pending = unreadable(name, position, 0, code, f"position {position}: {error}", body)
+            self._park_bytes(position, code, f"position {position}: {error}", body)
+            return
         self.lost.found(pending.transaction_id, pending.generation)
         self._tenure.state.read_half(position, pending)
+
+    def _park_bytes(self, position: Position, code: ParkCode, reason: str, body: bytes) -> None:
+        """Have bytes parked under a name of their own, so that no transaction changes because of them."""
+        name = hashlib.blake2b(body, digest_size=16, salt=position.to_bytes(16, "big")[-16:]).digest()
+        self._tenure.state.read_half(position, unreadable(name, position, 0, code, reason, body))
 
     def _pending(self, record: LogRecord, half: Half) -> Pending:
         start_ms, copied_ms = self._beginnings.of(half, record)

@@ -149,6 +149,9 @@ class PartitionState(ReadHalves):
         current.position = seen.position
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
+        if current.terms != new.terms:  # of a forged record: the copy has a proof
+            current.set_terms(new.terms)
+            self.schedule(current, current.immune_until_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
         if new.is_journaled and current.decision != new.decision:
             current.note(forced=new.extras.forced)

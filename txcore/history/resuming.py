@@ -7,7 +7,7 @@ import msgspec
 from txcore import wire
 from txcore.errors import NewerRecordError, TransactionStateError, WireFormatError
 from txcore.history.journey import Journey, why_no_half
-from txcore.history.parked_entries import STRANGE_CODES
+from txcore.history.parked_entries import STRANGE_CODES, half_in
 from txcore.ids import TransactionId, id_text, known_id
 from txcore.records import REASON_SIZE_MAX, Half, ParkCode
 
@@ -22,14 +22,14 @@ def next_generation(journey: Journey, by: str, reason: str) -> Half:
         TransactionStateError: there is no half to resume, or the new record would not be readable; says why.
     """
     entry = journey.parked[-1] if journey.parked else None
-    half = journey.any_half
+    half = _parked_half(journey) or journey.any_half
     if half is None or journey.is_newer:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {why_no_half(journey)}")
     was_unread = entry is not None and entry.code in {*STRANGE_CODES, ParkCode.NEWER}
     decided, forced = journey.decided, journey.decided_by
     if not decided and half.decided:
         decided, forced = half.decided, half.forced  # in what was parked; the logs no longer show it
-    generation = max(journey.discarded_generation, journey.closed_generation, half.generation) + 1
+    generation = max(journey.discarded_generation, journey.closed_generation, journey.generation, half.generation) + 1
     copy = msgspec.structs.replace(
         half,
         generation=generation,
@@ -50,6 +50,13 @@ def next_generation(journey: Journey, by: str, reason: str) -> Half:
     except WireFormatError as error:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {error}") from error
     return copy
+
+
+def _parked_half(journey: Journey) -> Half | None:
+    """Return the half as it was parked: the half log may hold forged records of it by now."""
+    entry = journey.parked[-1] if journey.parked else None
+    half = half_in(entry) if entry is not None and entry.code not in STRANGE_CODES else None
+    return half if half is not None and half.transaction_id == journey.transaction_id else None
 
 
 def next_of_inner(poison: Journey, own: Journey | None, by: str, reason: str) -> Half | None:

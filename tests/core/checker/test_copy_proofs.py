@@ -46,6 +46,11 @@ class Fence:
         return {each: FenceReading(self.answer) for each in transaction_ids}
 
 
+def codes(world):
+    """Return why each record of the parked log was parked."""
+    return [code for _, code in world.parked()]
+
+
 def forged(world, number, **fields):
     """Append a copy that names, as its proof, the proof of another copy; that one is about the half itself."""
     place = world.proven(msgspec.structs.replace(world.copies(number)[0], count=1)).proved_at
@@ -111,7 +116,7 @@ def test_only_record_of_a_half_without_a_fence_is_parked_if_it_is_an_unproven_co
     world.half(7, decided=decided, folded_to=1, token=TOKEN)
     world.start()
     world.run(60)
-    assert ([], [(7, ParkCode.COVERAGE_GAP)], []) == (world.delivered(), world.parked(), world.asked)
+    assert ([], [ParkCode.POISON], []) == (world.delivered(), codes(world), world.asked)
 
 
 def test_first_half_that_says_it_is_decided_publishes_nothing():
@@ -153,7 +158,8 @@ def test_operator_ends_what_was_parked_without_a_proof(kind):
     world.half(7, folded_to=1, token=TOKEN, decided=OpKind.ROLLBACK if kind is OpKind.COMMIT else OpKind.COMMIT)
     world.start()
     world.run(60)
-    assert [7] == world.listed()
+    (entry,) = world.operator.parked()
+    world.operator.resume(entry.transaction_id, "asked the customer")
     end = world.operator.commit if kind is OpKind.COMMIT else world.operator.rollback
     end(TransactionId(name_of(7)), "asked the customer")
     world.run(60)
@@ -188,7 +194,7 @@ def test_decided_proves_no_copy(token, is_looked_back_for):
     world.broker.checkpoints["g", 0] = Checkpoint(Position(0), Position(later), TOKEN)
     world.start()
     world.run(60)
-    assert ([], (7, ParkCode.COVERAGE_GAP)) == (world.delivered(), world.parked()[0])
+    assert ([], [ParkCode.POISON]) == (world.delivered(), codes(world)[:1])
 
 
 @pytest.mark.parametrize(
@@ -204,7 +210,7 @@ def test_proof_is_about_every_field(said):
     world.append_half(msgspec.structs.replace(proven, **said))
     world.start()
     world.run(60)
-    assert (7 in [number for number, _ in world.parked()]) == bool(said)
+    assert (ParkCode.POISON in codes(world)) == bool(said)
 
 
 def test_genuine_copy_is_finished_without_a_question():
@@ -232,7 +238,7 @@ def test_copy_whose_proof_retention_has_removed_loses_nothing(is_fenced):
     world.start()
     world.run(60)
     assert [b"b7"] * is_fenced == world.delivered()
-    assert ((7, ParkCode.COVERAGE_GAP) in world.parked()) is not is_fenced
+    assert (ParkCode.POISON in codes(world)) is not is_fenced
 
 
 def test_copies_of_an_owner_have_proofs():
@@ -334,12 +340,15 @@ def test_survey_keeps_what_it_read_until_the_proofs_are_there(monkeypatch):
     assert {name_of(7), name_of(8)} == {each.transaction_id for each in world.operator.pending()}
 
 
-def test_plain_record_that_is_read_before_the_genuine_copy_changes_nothing():
+@pytest.mark.parametrize(
+    "said", [{}, {"fenced": False, "check_max": 1}, {"immunity_ms": 3_600_000}, {"database": b"d" * 16}]
+)
+def test_plain_record_that_is_read_before_the_genuine_copy_changes_nothing(said):
     """After a restart the first record may be gone: nothing is judged before all that was stored was read."""
     limits = Limits(read_count_max=1, checkpoint_interval_s=0.0)
-    world = Owners(fence=Fence(FenceAnswer.COMMIT), limits=limits)
+    world = Owners(fence=Fence(FenceAnswer.COMMIT), listener=lambda _: ROLLBACK, limits=limits)
     world.half(7, fenced=True)
-    world.half(7, fenced=True, messages=OTHER)
+    world.half(7, **({"fenced": True, "messages": OTHER} | said))
     for number in range(100, 140):
         world.half(number, fenced=True)
         world.commit(number)
@@ -349,6 +358,7 @@ def test_plain_record_that_is_read_before_the_genuine_copy_changes_nothing():
     world.start()
     world.run(60)
     assert (1, 0) == (world.delivered().count(b"b7"), world.delivered().count(b"forged"))
+    assert ["COMMIT"] == world.kinds(7)
 
 
 def test_half_log_that_does_not_say_where_it_ends_is_judged_all_the_same(monkeypatch):
@@ -379,3 +389,43 @@ def test_proofs_that_take_too_long_together_are_fetched_in_smaller_numbers(monke
     world.run(200)
     assert (100, []) == (len(world.delivered()), world.parked())
     assert max(asked) == 100
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_resume_sends_what_was_parked_and_not_what_the_log_says_by_now(is_gone):
+    """Records of the parked half may be gone from the half log, or come after a forged one with its id."""
+    said = [UNKNOWN]
+    world = Owners(listener=lambda _: said[0], check_max=1)
+    world.half(7, check_max=1)
+    world.start()
+    assert world.run(60, world.parked)
+    world.run(10)
+    world.half(7, messages=OTHER)
+    if is_gone:
+        world.trim(LogKind.HALF, world.log(LogKind.HALF)[1].position)
+    said[0] = COMMIT
+    world.operator.resume(TransactionId(name_of(7)), "the service is back")
+    world.run(60)
+    assert [b"b7"] == world.delivered()
+
+
+@pytest.mark.parametrize("is_resumed", ["the forged one", "the half"])
+def test_forged_copy_of_a_half_that_was_parked_long_ago_does_not_replace_it(is_resumed):
+    """The next owner knows nothing of the half any more: the copy is parked beside it, under a name of its own."""
+    said = [UNKNOWN]
+    world = Owners(listener=lambda _: said[0], check_max=1)
+    world.half(7, check_max=1)
+    owner = world.start()
+    assert world.run(60, world.parked)
+    world.run(10)
+    world.half(8)
+    world.half(7, generation=9, messages=OTHER, decided=OpKind.COMMIT, folded_to=1)
+    world.broker.checkpoints["g", 0] = Checkpoint(
+        world.log(LogKind.HALF)[1].position, world.log(LogKind.OP)[-1].position, owner.tenure.token
+    )
+    world.restart(owner)
+    found = {each.code == ParkCode.POISON: each.transaction_id for each in reversed(world.operator.parked())}
+    said[0] = COMMIT
+    world.operator.resume(found[is_resumed == "the forged one"], "the service is back")
+    world.run(60)
+    assert (1, 0) == (world.delivered().count(b"b7"), world.delivered().count(b"forged"))
