@@ -110,7 +110,7 @@ def objects_of(url: str, group: str, partition_count: int) -> Sequence[BrokerObj
 
 
 def _make_target(url: str, topic: str) -> None:
-    if not plugin_for(url).make_target(split_keys_file(url)[0], topic):
+    if not plugin_for(url).make_target(url, topic):
         raise UsageError(f"this backend makes no target topics: make {topic!r} with the broker's own tools")
 
 
