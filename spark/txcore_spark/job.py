@@ -169,7 +169,7 @@ class Audit:
             return b""
         margin_ms = round((self._loaded.config.audit.transaction_s + self._loaded.config.audit.skew_s) * 1000)
         again_ms = min((bucket * BUCKET_MS for bucket in before["again"]), default=before["now_ms"])
-        return first_id_at(max(min(again_ms, before["now_ms"] - margin_ms), 0))
+        return bytes(first_id_at(max(min(again_ms, before["now_ms"] - margin_ms), 0)))  # plain: it goes into a plan
 
     def _read_horizons(self, scope: Scope, covered: Coverage) -> None:
         """Read the horizons last: rows leave a table only after its horizon was raised."""
