@@ -18,6 +18,7 @@ from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
 from txcore_spark.job import Audit, Window
+from txcore_spark.limits import limits_of
 from txcore_spark.noise import SparkOutput
 from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
@@ -132,6 +133,7 @@ def lines_of(manifest: Mapping[str, Any], report: str) -> list[str]:
     found += [
         f"  gap in {each['backend']} {each['log']} {each['name']}: {each['why']}" for each in manifest["gaps"][:10]
     ]
+    found += [f"  {sentence}" for sentence in limits_of(manifest)]
     code = manifest["exit_code"]
     return [*found, f"  report: {report}", f"{_WORDS[code]} (exit code {code})"]
 

@@ -95,6 +95,13 @@ def verdict_counts(findings: DataFrame) -> list[dict[str, Any]]:
     return [each.asDict() for each in counted.collect()]
 
 
+def unproven_counts(tallies: DataFrame) -> list[dict[str, Any]]:
+    """Return the number of transactions whose missing targets prove nothing, by hour of birth, group and broker."""
+    by = ("bucket", "group", "home", "unproven")
+    counted = tallies.where(F.col("unproven") > 0).groupBy(*by).agg(F.count("*").alias("count"))
+    return [each.asDict() for each in counted.collect()]
+
+
 def slot(now_ms: int) -> Column:
     """Return the minute of birth of recent transactions, so that a chart of a short time has several points."""
     return F.when(F.col("born_ms") >= now_ms - RECENT_MS, F.floor(F.col("born_ms") / 60_000)).cast("bigint")
@@ -154,7 +161,6 @@ def topic_counts(rows: DataFrame) -> list[dict[str, Any]]:
     counted = known.groupBy("backend", "topic").agg(
         F.count(F.when(F.col("kind") == int(Kind.HALF), 1)).alias("declared"),
         F.count(F.when(F.col("kind") == int(Kind.TARGET), 1)).alias("targets"),
-        F.count(F.when(F.col("flags") >= 2, 1)).alias("unseen"),
     )
     return [each.asDict() for each in counted.collect()]
 

@@ -19,13 +19,11 @@ from pyspark.sql import functions as F
 from txcore.audit.verdicts import Thresholds, exit_code
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
-from txcore.ids import first_id_at
-from txcore_spark import coverage, findings, screening, tally
+from txcore_spark import coverage, findings, horizons, screening, tally, topics
 from txcore_spark.coverage import Coverage
 from txcore_spark.keeping import ROWS, Keep
-from txcore_spark.landing import Lander, Planned
+from txcore_spark.landing import Lander, Planned, births_after
 from txcore_spark.plan import as_builtin
-from txcore_spark.readers.fence import pruned_below
 from txcore_spark.report import write_report
 from txcore_spark.rows import BUCKET_MS, CLAIMS, SPARK_SCHEMA, Kind
 from txcore_spark.scope import Scope, scope_of
@@ -91,7 +89,7 @@ class Audit:
         Args:
             is_landed: Keep rows and lines beside the run; a repair needs the rows.
         """
-        return self._step(None, window or Window(), is_whole=window is None, is_landed=is_landed)
+        return self._step(None, window or Window(), is_landed=is_landed)
 
     def incremental(self) -> dict[str, Any]:
         """Audit the records since the last incremental step and its open transactions, and return the manifest."""
@@ -101,7 +99,7 @@ class Audit:
             if manifest["mode"] == "incremental":
                 before = manifest
                 break
-        return self._step(before, Window(), is_whole=False, mode="incremental")
+        return self._step(before, Window(), mode="incremental")
 
     def landed(self, number: int) -> dict[str, Any]:
         """Judge the rows that a generator has written to run *number*, and return the manifest."""
@@ -125,31 +123,18 @@ class Audit:
         before: dict[str, Any] | None,
         window: Window,
         *,
-        is_whole: bool,
         mode: str = "once",
         is_landed: bool = True,
     ) -> dict[str, Any]:
         scope = scope_of(self._loaded, before)
         number = self._store.begin()
-        ends = {(each["source"], each["partition"]): each["end"] for each in before["ends"]} if before else {}
-        lander = Lander(self._session, scope, ends, 2 * number, self._lower(before), self._say)
-        keep = Keep(self._session, self._store, number, is_landed=is_landed)
-        self._say("reading the fence tables")
-        early = lander.fence_ranges(is_late=False)
-        lander.land(early, keep)
-        self._say("freezing the ends: op, target, half")
         now_ms = self._clock.wall_ms()
-        planned = lander.freeze()
-        late = lander.fence_ranges(is_late=True)
-        self._say(f"reading {len(planned.all())} ranges of {len(planned.edges)} partitions")
-        lander.land(planned.ranges, keep)
-        lander.land(late, keep)
-        for ranges in (early, late):
-            for name, each in ranges.items():
-                planned.ranges[f"{name} (fence)"] += each
+        births = births_after(max(self._since_ms(before), window.since_ms), window.until_ms, now_ms, self._margin_ms)
+        keep = Keep(self._session, self._store, number, is_landed=is_landed)
+        planned = Lander(self._session, scope, before, 2 * number, births, self._say).read(keep)
         rows = keep.rows()
-        covered = coverage.measure(rows, planned, scope, before, now_ms, is_whole=is_whole)
-        self._read_horizons(scope, covered)
+        covered = coverage.measure(rows, planned, scope, before, now_ms, since_ms=window.since_ms)
+        horizons.read(scope, covered, rows, before, now_ms)
         step = Step(number, scope, covered, self._thresholds(now_ms), keep)
         self._judge(step, rows, before, window)
         return self._close(self._manifest(step, planned, before, window, mode))
@@ -163,32 +148,34 @@ class Audit:
         self._store.finish(number, manifest)
         return manifest
 
-    def _lower(self, before: Mapping[str, Any] | None) -> bytes:
-        """Return the lowest id whose fence row may have changed since the last step."""
+    @property
+    def _margin_ms(self) -> int:
+        settings = self._loaded.config.audit
+        return round((settings.transaction_s + settings.skew_s) * 1000)
+
+    def _since_ms(self, before: Mapping[str, Any] | None) -> int:
+        """Return the lowest birth whose fence row may have changed since the last step."""
         if before is None:
-            return b""
-        margin_ms = round((self._loaded.config.audit.transaction_s + self._loaded.config.audit.skew_s) * 1000)
-        again_ms = min((bucket * BUCKET_MS for bucket in before["again"]), default=before["now_ms"])
-        return bytes(first_id_at(max(min(again_ms, before["now_ms"] - margin_ms), 0)))  # plain: it goes into a plan
+            return 0
+        again: list[int] = [bucket * BUCKET_MS for bucket in before["again"]]
+        return max(min([*again, int(before["now_ms"]) - self._margin_ms]), 0)
 
-    def _read_horizons(self, scope: Scope, covered: Coverage) -> None:
-        """Read the horizons last: rows leave a table only after its horizon was raised."""
-        for group in self._loaded.config.groups:
-            tables = scope.tables(group)
-            if tables:
-                urls = [self._loaded.secret("databases", each.backend, "url") for each in tables]
-                try:
-                    covered.horizons[group] = max(
-                        pruned_below(url, each.name) for url, each in zip(urls, tables, strict=True)
-                    )
-                except Exception:  # noqa: BLE001 - without a horizon no absent row proves anything
-                    covered.rows_withheld.add(group)
-
-    def _rows(self, numbers: Sequence[int]) -> DataFrame:
-        places = [self._store.place(number, ROWS) for number in numbers if self._store.has(number, ROWS)]
-        if not places:
-            return self._session.createDataFrame([], SPARK_SCHEMA)
-        return self._session.read.schema(SPARK_SCHEMA).parquet(*places)
+    def _rows(self, numbers: Sequence[int], ragged: Sequence[Mapping[str, int]]) -> DataFrame:
+        """Return the rows of these runs, without those of a partition that a later run has read again."""
+        later = {each["run"] for each in ragged}
+        places = {number: self._store.place(number, ROWS) for number in numbers if self._store.has(number, ROWS)}
+        found = self._session.createDataFrame([], SPARK_SCHEMA)
+        whole = [place for number, place in places.items() if number not in later]
+        if whole:
+            found = self._session.read.schema(SPARK_SCHEMA).parquet(*whole)
+        for number in sorted(later & places.keys()):
+            frame = self._session.read.schema(SPARK_SCHEMA).parquet(places[number])
+            for cut in ragged:
+                if cut["run"] == number:
+                    is_there = (F.col("source") == cut["source"]) & (F.col("partition") == cut["partition"])
+                    frame = frame.where(~(is_there & (F.col("position") >= cut["end"])))
+            found = found.unionByName(frame)
+        return found
 
     def _judge(self, step: Step, rows: DataFrame, before: Mapping[str, Any] | None, window: Window) -> None:
         """Judge the transactions of every hour with new rows or open transactions."""
@@ -200,8 +187,10 @@ class Audit:
             self._say("collecting the open transactions")
             facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~screening.is_claim()).select("bucket").distinct()
             touched = {each["bucket"] for each in facts.collect()} | set(before["again"])
-            everything = self._rows([*before["rows"], step.number]).where(F.col("bucket").isin([*touched, CLAIMS]))
+            everything = self._rows([*before["rows"], step.number], before["ragged"])
+            everything = everything.where(F.col("bucket").isin([*touched, CLAIMS]))
             judged = everything.where(F.col("bucket").isin([*touched]))
+        everything, judged = (topics.marked(each, step.scope, step.covered.hidden) for each in (everything, judged))
         self._say("one line per transaction")
         lines = step.keep.lines(screening.screened(judged, step.thresholds.late_ms))
         step.buckets = {int(bucket): run for bucket, run in before["buckets"].items()} if before else {}
@@ -218,6 +207,7 @@ class Audit:
         with interpreted(self._session) if near.count() <= NEAR_FEW else nullcontext():
             tallies = self._tallies(step, near).persist()
             step.parts["verdicts"] = self._find(step, tallies, near)
+            step.parts["unproven"] = findings.unproven_counts(tallies)
         counted = lines.where(is_within & (F.col("doubt") == 0)).select(*findings.COUNTED)
         transactions, latencies = findings.counts(
             counted.unionByName(findings.countable(tallies)), step.thresholds.now_ms
@@ -242,7 +232,7 @@ class Audit:
         tallies = tally.derived(sums, len(scope.backends), covered.judged(scope), covered.rows_known(scope))
         if tallies.where(tally.needs_care()).limit(1).count():
             tallies = tally.careful(tallies, in_force)
-        return tally.with_unseen(tallies)
+        return tally.with_unproven(tallies, covered.sent_known(scope))
 
     def _manifest(
         self, step: Step, planned: Planned, before: Mapping[str, Any] | None, window: Window, mode: str
@@ -251,16 +241,17 @@ class Audit:
         touched = {bucket for bucket, run in step.buckets.items() if run == step.number}
         kept = {
             name: [each for each in (before or {}).get(name, []) if each["bucket"] not in touched]
-            for name in ("verdicts", "transactions", "latencies")
+            for name in ("verdicts", "transactions", "latencies", "unproven")
         }
         parts = {name: kept[name] + step.parts[name] for name in kept}
         gaps = [coverage.described(scope, gap) for gap in covered.gaps]
-        gaps += [_unseen(scope, each) for each in step.parts["topics"] if each["unseen"]]
+        gaps += coverage.unproven(scope, covered, parts["unproven"])
         counts = Counter[str]()
         for each in parts["verdicts"]:
             counts[each["verdict"]] += each["count"]
         severities = findings.severities_of(counts, self._loaded.config.audit.rules, len(gaps))
         again = {each["bucket"] for each in parts["transactions"] if each["pending"]}
+        again |= {each["bucket"] for each in parts["unproven"]}
         if covered.gaps:
             again |= touched
         return as_builtin(
@@ -277,10 +268,20 @@ class Audit:
                 "backends": scope.backends,
                 "groups": scope.groups,
                 "sources": [as_builtin(each) for each in scope.sources.values()],
-                "ends": [_end(planned, *key, end) for key, end in sorted(covered.ends.items())],
+                "ends": [_end(planned, before, *key, end) for key, end in sorted(covered.ends.items())],
                 "gaps": gaps,
                 "judged_from_ms": covered.judged_from_ms,
+                "sent_from_ms": covered.sent_from_ms,
                 "withheld": sorted(covered.withheld),
+                "rows_withheld": sorted(covered.rows_withheld),
+                "ragged": _ragged(before, step.number, covered),
+                "named": [
+                    {"group": group, "backend": backend, "topics": sorted(names)}
+                    for (group, backend), names in sorted(scope.named.items())
+                ],
+                "by_table": sorted(scope.by_table),
+                "unread": {name: each.unread for name, each in planned.topics.items() if each.unread},
+                "refused": {name: each.refused for name, each in planned.topics.items() if each.refused},
                 "unknown_tokens": [list(each) for each in covered.unknown_tokens],
                 "horizons": {group: horizon.hex() for group, horizon in covered.horizons.items()},
                 "records": covered.records,
@@ -294,31 +295,34 @@ class Audit:
         )
 
 
-def _end(planned: Planned, source: int, partition: int, end: int) -> dict[str, Any]:
-    edge = planned.edges.get((source, partition))
+def _end(planned: Planned, before: Mapping[str, Any] | None, source: int, partition: int, end: int) -> dict[str, Any]:
+    key = (source, partition)
+    edge = planned.edges.get(key)
+    seal = planned.seals.get(key, "") if edge is not None and edge.end == end else ""
+    if not seal:
+        olds = [each for each in (before or {}).get("ends", []) if (each["source"], each["partition"]) == key]
+        seal = next((each["seal"] for each in olds if each["end"] == end), "")
     return {
         "source": source,
         "partition": partition,
-        "start": planned.starts.get((source, partition), end),
+        "start": planned.starts.get(key, end),
         "end": end,
         "gone": edge.first if edge is not None and edge.is_truncated else 0,
+        "seal": seal,
     }
+
+
+def _ragged(before: Mapping[str, Any] | None, run: int, covered: Coverage) -> list[dict[str, int]]:
+    """Return the partitions, by run, of which a later run reads the last records again."""
+    names = ("run", "source", "partition", "end")
+    mine = [dict(zip(names, (run, *each), strict=True)) for each in covered.ragged]
+    return [*(before["ragged"] if before else []), *mine]
 
 
 def _topics(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = {(each["backend"], each["topic"]): dict(each) for each in old}
     for each in new:
-        known = found.setdefault((each["backend"], each["topic"]), {**each, "declared": 0, "targets": 0, "unseen": 0})
-        for name in ("declared", "targets", "unseen"):
+        known = found.setdefault((each["backend"], each["topic"]), {**each, "declared": 0, "targets": 0})
+        for name in ("declared", "targets"):
             known[name] += each[name]
     return [found[key] for key in sorted(found)]
-
-
-def _unseen(scope: Scope, topic: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gap for a topic that halves name and that the audit does not read."""
-    backend = next(name for name, number in scope.backends.items() if number == topic["backend"])
-    why = (
-        f"{topic['unseen']} messages go to topic {topic['topic']}, which is not read: name it in "
-        f"audit.backends.{backend}.topics, or, if it is a queue, a stream that taps it in audit.backends.{backend}.taps"
-    )
-    return {"backend": backend, "log": "target", "name": topic["topic"], "group": "", "why": why, "is_for_good": False}

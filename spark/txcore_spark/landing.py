@@ -1,179 +1,270 @@
-"""One step's reading: fence tables, then the frozen ends in their order, then all ranges into a `Keep`."""
+"""One step's reading: each log is frozen in the order that makes absence a proof, and every range is landed once.
+
+The order is op, fence, target, half: see `txcore_spark.plan`. Where no configuration names the target topics, the
+halves are read in two parts: the first part names the topics before these are frozen. A half of the second part was
+written after the ops were frozen, so it is undecided in this step, and its targets are no question yet.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
 from txcore.errors import TxcoreError
+from txcore.ids import first_id_at
 from txcore.signing import keys_file_of
+from txcore_spark import topics
 from txcore_spark.keeping import Keep
-from txcore_spark.plan import FENCE, FREEZE_ORDER, HALF, TARGET, Broker, Edge, Range, Source
+from txcore_spark.plan import FENCE, HALF, OP, PARKED, TARGET, Broker, Edge, Range, Source
 from txcore_spark.readers import reader_of
 from txcore_spark.scope import Scope
 from txcore_spark.sources import frame_of
+from txcore_spark.topics import Topics
 
-Ends = Mapping[tuple[int, int], int]
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Planned:
-    """The ranges to read, and what the brokers reported about them.
+    """The ranges that were read, and what the brokers reported about them.
 
     Attributes:
         ranges: By broker, or by database for fence tables.
         edges: First and end position of each partition, by source and partition.
         starts: Position at which the reading of each partition starts.
+        seals: Marks of the logs at the edges' ends, see `Broker.seal`.
+        renewed: Sources that were made anew since the last step.
         troubles: Sources that could not be planned, and why.
+        topics: By broker: the topics that were read, and those that were not.
     """
 
     ranges: dict[str, list[Range]] = field(default_factory=lambda: defaultdict(list))
     edges: dict[tuple[int, int], Edge] = field(default_factory=dict)
     starts: dict[tuple[int, int], int] = field(default_factory=dict)
+    seals: dict[tuple[int, int], str] = field(default_factory=dict)
+    renewed: set[int] = field(default_factory=set)
     troubles: list[tuple[Source, str]] = field(default_factory=list)
+    topics: dict[str, Topics] = field(default_factory=dict)
 
     def all(self) -> list[Range]:
         """Return every range."""
         return [each for ranges in self.ranges.values() for each in ranges]
 
 
+@dataclass(frozen=True, slots=True)
+class Births:
+    """The ids of the fence rows that a step reads, [lower, upper), and from which on it reads them a second time.
+
+    Attributes:
+        again: Lowest id of a transaction that may have committed since the first reading.
+    """
+
+    lower: bytes = b""
+    upper: bytes = b""
+    again: bytes = b""
+
+
 class Lander:
     """Plans and lands one step.
 
     Args:
-        ends: Position at which the last step stopped, by source and partition.
+        before: The last step's manifest.
         reading: Number of the first of this step's two readings of the fence tables; even.
-        lower: Lowest id that is read from fence tables.
     """
 
     def __init__(
         self,
         session: SparkSession,
         scope: Scope,
-        ends: Ends,
+        before: Mapping[str, Any] | None,
         reading: int,
-        lower: bytes = b"",
+        births: Births,
         say: Say = lambda _: None,
     ) -> None:
         self._session = session
         self._scope = scope
-        self._ends = ends
+        self._known = {(each["source"], each["partition"]): each for each in before["ends"]} if before else {}
         self._reading = reading
-        self._lower = lower
+        self._births = births
         self._say = say
-        self._timeout_s = scope.loaded.config.audit.read_timeout_s
-        self._is_native = scope.loaded.config.audit.kafka_source == "spark"
+        self._settings = scope.loaded.config.audit
+        self._planned = Planned()
+        self._brokers: dict[str, Broker] = {}
+        self._keys_files: dict[str, str] = {}
 
-    def fence_ranges(self, *, is_late: bool) -> dict[str, list[Range]]:
-        """Return the reading of every fence table, by database."""
-        found: dict[str, list[Range]] = defaultdict(list)
-        for group in self._scope.loaded.config.groups:
-            for source in self._scope.tables(group):
-                found[source.backend].append(
-                    Range(
-                        source,
-                        self._scope.place(source, 0),
-                        0,
-                        0,
-                        timeout_s=self._timeout_s,
-                        groups={group: self._scope.groups[group]},
-                        reading=self._reading + is_late,
-                        lower=self._lower,
-                    )
-                )
-        return found
-
-    def freeze(self) -> Planned:
-        """Ask every broker for its ends, in the order op, target, half, parked, and cut the ranges.
+    def read(self, keep: Keep) -> Planned:
+        """Freeze the ends, read every range once into *keep*, and return what was planned.
 
         Raises:
             TxcoreError: a broker cannot be reached at all.
         """
-        planned = Planned()
-        with ExitStack() as stack:
-            brokers, keys_files = dict[str, Broker](), dict[str, str]()
-            for name in self._scope.backends:
-                url = self._scope.loaded.secret("backends", name, "url")
-                keys_files[name] = keys_file_of(url)
-                brokers[name] = reader_of(url).open_broker(url, self._timeout_s)
-                stack.callback(brokers[name].close)
-            topics = {name: self._scope.topics(name, list(each.topics() or [])) for name, each in brokers.items()}
-            by_log: dict[str, list[Source]] = defaultdict(list)
-            for group in self._scope.loaded.config.groups:
-                for source in self._scope.logs(group):
-                    by_log[source.log].append(source)
-            by_log[TARGET] = [source for sources in topics.values() for source in sources]
-            covered = {name: sorted({source.topic for source in sources}) for name, sources in topics.items()}
-            for log in FREEZE_ORDER:
-                for source in by_log[log]:
-                    self._freeze(planned, brokers[source.backend], source, keys_files[source.backend])
-            for ranges in planned.ranges.values():
-                ranges[:] = self._cut(ranges, brokers, covered)
+        planned, scope = self._planned, self._scope
+        self._say("freezing the ends: op, fence, target, half")
+        with self._connected():
+            rest = self._freeze_logs(OP)
+            listed = {name: broker.topics() for name, broker in self._brokers.items()}
+        self._say("reading the fence tables")
+        self._land_fence(keep, is_late=False)
+        if any(names is not None and topics.is_by_journal(scope, name) for name, names in listed.items()):
+            self._say("reading the halves, which name the topics")
+            with self._connected():
+                halves = self._freeze_logs(HALF)
+            self._land(halves, keep)
+            topics.learn(scope, keep.rows())
+        with self._connected():
+            for name, names in listed.items():
+                planned.topics[name] = topics.chosen(scope, name, names)
+                rest += self._freeze_topics(planned.topics[name])
+            rest += self._freeze_logs(HALF) + self._freeze_logs(PARKED)
+        partitions = {(each.source.number, each.place.partition) for each in rest}
+        self._say(f"reading {len(rest)} ranges of {len(partitions)} partitions")
+        self._land(rest, keep)
+        self._land_fence(keep, is_late=True)
+        topics.learn(scope, keep.rows())
         return planned
 
-    def _freeze(self, planned: Planned, broker: Broker, source: Source, keys_file: str) -> None:
-        try:
-            edges = broker.edges(source)
-        except TxcoreError as error:
-            planned.troubles.append((source, f"{type(error).__name__}: {error}"))
-            return
-        for edge in edges:
-            key = (source.number, edge.partition)
-            known = self._ends.get(key, edge.first)
-            start = max(known, edge.first) if known <= edge.end else edge.first
-            planned.edges[key], planned.starts[key] = edge, start
-            if start < edge.end:
-                is_whole = start == edge.first
-                planned.ranges[source.backend].append(
-                    Range(
-                        source,
-                        self._scope.place(source, edge.partition),
-                        start,
-                        edge.end,
-                        expected=edge.count if is_whole else None,
-                        timeout_s=self._timeout_s,
-                        groups=dict(self._scope.groups) if source.log == TARGET else {},
-                        signing_keys="" if source.log == TARGET else keys_file,
-                    )
-                )
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Connect to every broker for the block; a connection that idles while Spark reads may be closed."""
+        scope = self._scope
+        with ExitStack() as stack:
+            for name in scope.backends:
+                url = scope.loaded.secret("backends", name, "url")
+                self._keys_files[name] = keys_file_of(url)
+                self._brokers[name] = reader_of(url).open_broker(url, self._settings.read_timeout_s)
+                stack.callback(self._brokers[name].close)
+            yield
 
-    def _cut(
-        self, ranges: Sequence[Range], brokers: Mapping[str, Broker], covered: Mapping[str, list[str]]
-    ) -> list[Range]:
-        most = self._scope.loaded.config.audit.range_records_max
+    def _freeze_logs(self, log: str) -> list[Range]:
         found: list[Range] = []
-        for wanted in ranges:
-            backend = wanted.source.backend
-            parts = brokers[backend].split(wanted, most)
-            if wanted.source.log == HALF:
-                for part in parts:
-                    object.__setattr__(part, "topics", covered[backend])
-            found.extend(parts)
+        for group in self._scope.loaded.config.groups:
+            for source in self._scope.logs(group, log):
+                try:
+                    found += self._freeze(source)
+                except TxcoreError as error:
+                    self._fail(source, error)
         return found
 
-    def land(self, ranges: Mapping[str, Sequence[Range]], keep: Keep) -> None:
+    def _freeze_topics(self, chosen: Topics) -> list[Range]:
+        """Freeze topics; one of no group that cannot be read is no gap of any group."""
+        found: list[Range] = []
+        for source in list(chosen.sources):
+            try:
+                found += self._freeze(source)
+            except TxcoreError as error:
+                is_wanted = self._scope.groups_of(source.number) or not topics.is_listed(self._scope, source)
+                if is_wanted:
+                    self._fail(source, error)
+                else:
+                    chosen.sources.remove(source)
+                    chosen.refused[source.topic] = " ".join(str(error).split())
+        return found
+
+    def _fail(self, source: Source, error: TxcoreError) -> None:
+        trouble = (source, f"{type(error).__name__}: {error}")
+        if trouble not in self._planned.troubles:
+            self._planned.troubles.append(trouble)
+
+    def _freeze(self, source: Source) -> list[Range]:
+        """Return the ranges of a source from where the last step, or an earlier call, stopped."""
+        planned, broker = self._planned, self._brokers[source.backend]
+        edges = broker.edges(source)
+        if any(self._is_another(broker, source, edge) for edge in edges):
+            source = self._scope.made_anew(source)
+            planned.renewed.add(source.number)
+        found: list[Range] = []
+        for edge in edges:
+            key = (source.number, edge.partition)
+            planned.seals[key] = broker.seal(source, edge.partition, edge.end) if edge.end > edge.first else ""
+            if key in planned.edges:  # the second part of a half log
+                start, edge = planned.edges[key].end, replace(planned.edges[key], end=edge.end)  # noqa: PLW2901
+            else:
+                known = self._known[key]["end"] if key in self._known else edge.first
+                planned.starts[key] = start = min(max(known, edge.first), edge.end)
+            planned.edges[key] = edge
+            if start < edge.end:
+                found += broker.split(self._range(source, edge, start), self._settings.range_records_max)
+        planned.ranges[source.backend] += found
+        return found
+
+    def _is_another(self, broker: Broker, source: Source, edge: Edge) -> bool:
+        """Return whether the partition's seal is another one than at the end of the last step."""
+        known = self._known.get((source.number, edge.partition))
+        if known is None or not known["seal"] or edge.end == edge.first or edge.first >= known["end"]:
+            return False
+        if (source.number, edge.partition) in self._planned.edges:
+            return False  # asked in this step already
+        seal = broker.seal(source, edge.partition, known["end"])
+        return bool(seal) and seal != known["seal"]
+
+    def _range(self, source: Source, edge: Edge, start: int) -> Range:
+        is_target = source.log == TARGET
+        return Range(
+            source,
+            self._scope.place(source, edge.partition),
+            start,
+            edge.end,
+            expected=edge.count if start == edge.first else None,
+            timeout_s=self._settings.read_timeout_s,
+            groups=dict(self._scope.groups) if is_target else {},
+            signing_keys="" if is_target else self._keys_files[source.backend],
+        )
+
+    def _land_fence(self, keep: Keep, *, is_late: bool) -> None:
+        """Read every fence table, the second time only the rows that may be new."""
+        births = self._births
+        lower = max(births.lower, births.again) if is_late else births.lower
+        ranges = [
+            Range(
+                self._scope.sources[number],
+                self._scope.place(self._scope.sources[number], 0),
+                int(is_late),
+                int(is_late) + 1,
+                timeout_s=self._settings.read_timeout_s,
+                groups={group: self._scope.groups[group] for group in groups},
+                reading=self._reading + is_late,
+                lower=lower,
+                upper=births.upper,
+            )
+            for number, groups in self._scope.tables().items()
+        ]
+        self._land(ranges, keep)
+        for each in ranges:
+            self._planned.ranges[f"{each.source.backend} (fence)"].append(each)
+
+    def _land(self, ranges: Iterable[Range], keep: Keep) -> None:
         """Read *ranges*, each once, into *keep*."""
+        by_place: dict[tuple[str, str], list[Range]] = defaultdict(list)
+        for each in ranges:
+            by_place["databases" if each.source.log == FENCE else "backends", each.source.backend].append(each)
         frames: list[DataFrame] = []
-        for name, each in ranges.items():
-            kind = "databases" if each and each[0].source.log == FENCE else "backends"
-            if not each:
-                continue
+        for (kind, name), wanted in by_place.items():
             url = self._scope.loaded.secret(kind, name, "url")
-            if self._is_native and kind == "backends" and urlsplit(url).scheme == "kafka":
+            if self._settings.kafka_source == "spark" and kind == "backends" and urlsplit(url).scheme == "kafka":
                 from txcore_spark import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
 
-                native.land(self._session, url, each, keep)
+                native.land(self._session, url, wanted, keep)
             else:
-                frames.append(frame_of(self._session, url, each))
-        if not frames:
-            return
-        union = frames[0]
-        for frame in frames[1:]:
-            union = union.unionByName(frame)
-        keep.add(union)
+                frames.append(frame_of(self._session, url, wanted))
+        if frames:
+            keep.add(_union(frames))
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    found = frames[0]
+    for frame in frames[1:]:
+        found = found.unionByName(frame)
+    return found
+
+
+def births_after(since_ms: int, until_ms: int, now_ms: int, margin_ms: int) -> Births:
+    """Return the births in [since, until), of which those of the last *margin_ms* may still commit."""
+    lower = bytes(first_id_at(since_ms)) if since_ms else b""
+    upper = bytes(first_id_at(until_ms)) if until_ms < 1 << 48 else b""
+    return Births(lower, upper, bytes(first_id_at(max(now_ms - margin_ms, 0))))

@@ -1,7 +1,8 @@
 """The plan of a step: ranges of positions, whose ends are frozen before anything is read.
 
-The order op, target, half, fence makes absence a proof without any grace period: a target is written before its op and
-a half before both, so the cut holds no op without its targets and no target without its half.
+The order op, fence, target, half makes absence a proof without any grace period: a target is written before its op, a
+half before both, and a fence row is committed after its half and before the rest. So the cut holds no op without its
+targets or its row, and no target or row without its half.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ OP: Final = "op"
 PARKED: Final = "parked"
 TARGET: Final = "target"
 FENCE: Final = "fence"
-FREEZE_ORDER: Final = (OP, TARGET, HALF, PARKED)
-"""The logs in the order of their cuts; a parked record is before its DISCARD, so it is cut after the ops too."""
+OWN_LOGS: Final = (OP, HALF, PARKED)
+"""The logs of a group; a parked record is before its DISCARD, so it is cut after the ops too."""
 
 
 class ShortReadError(TxcoreError):
@@ -42,6 +43,7 @@ class Source:
         log: half, op, parked, target or fence.
         name: Name of a log's group, of a topic, of a stream that taps it, or of a fence table.
         topic: The topic's name in halves; "" for a log.
+        made: How often a log or topic of this name was seen to be made anew.
     """
 
     number: int
@@ -50,6 +52,7 @@ class Source:
     name: str
     group: str = ""
     topic: str = ""
+    made: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,9 @@ class Range:
     Attributes:
         expected: Number of records that the broker reports; None if it does not count them.
         timeout_s: Time without a record after which the range counts as unreadable.
-        groups: Numbers of the groups whose targets are read.
+        groups: Numbers of the groups whose targets or fence rows are read.
         reading: For a fence table: number of the reading; the even ones come before the half ends are frozen.
-        lower: For a fence table: lowest id that is read.
-        topics: For a half log: the topics whose targets are read too; None for all.
+        lower, upper: For a fence table: the ids that are read, [lower, upper); an empty one is no limit.
         signing_keys: The file with the keys of groups that sign, which each task reads; "" for none.
     """
 
@@ -94,7 +96,7 @@ class Range:
     groups: Mapping[str, int] = field(default_factory=dict)
     reading: int = 0
     lower: bytes = b""
-    topics: list[str] | None = None
+    upper: bytes = b""
     signing_keys: str = ""
 
     def rows(self) -> Rows:
@@ -103,9 +105,8 @@ class Range:
         Raises:
             ConfigError: the file with the keys cannot be used.
         """
-        topics = None if self.topics is None else frozenset(self.topics)
         keys = SigningKeys.from_file(self.signing_keys).of(self.source.group) if self.signing_keys else None
-        return Rows(self.place, self.groups, topics, keys, self.source.group)
+        return Rows(self.place, self.groups, keys, self.source.group)
 
 
 class Broker(Protocol):
@@ -119,6 +120,16 @@ class Broker(Protocol):
 
         Raises:
             TxcoreError: *source* does not exist or cannot be reached.
+        """
+
+    def seal(self, source: Source, partition: int, end: int) -> str:
+        """Return a mark that another log of this name, made anew, would not have; "" if the broker gives none.
+
+        Args:
+            end: Position before which the mark may be taken from the last record.
+
+        Raises:
+            TxcoreError: as `edges`.
         """
 
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from txcore.audit.verdicts import PARKED, Severity, Verdict
 from txcore.ids import id_text
 from txcore_spark import charts
 from txcore_spark.findings import percentile
+from txcore_spark.limits import limits_of, time_text
 from txcore_spark.rows import BUCKET_MS
 from txcore_spark.store import Store
 
@@ -70,7 +70,7 @@ def write_report(store: Store, manifest: Mapping[str, Any]) -> str:
 def page(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> str:
     """Return the whole page."""
     code = manifest["exit_code"]
-    cut = _time(manifest["now_ms"])
+    cut = time_text(manifest["now_ms"])
     how = f"Logs cut at {cut}, mode {manifest['mode']}, {manifest['records']:,} records read; exit code {code}."
     title = f"txcore audit, run {manifest['number']}"
     body = [
@@ -87,6 +87,8 @@ def page(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> 
         *_series(manifest),
         "<h2>Latency from half to decision</h2>",
         *_latency(manifest),
+        "<h2>What was judged</h2>",
+        "".join(f"<p>{escape(sentence)}</p>" for sentence in limits_of(manifest)),
         "<h2>Coverage</h2>",
         _coverage(manifest),
         "<h2>Findings</h2>",
@@ -198,7 +200,7 @@ def _series(manifest: Mapping[str, Any]) -> list[str]:
                  "targets": each["targets"] or 0, "to deliver": each["wanted"] or 0, "in doubt": each["pending"]}
             )  # fmt: skip
     shown = sorted(sums)[-POINTS_MAX:]
-    marks = [_time(moment)[:16] for moment in shown]
+    marks = [time_text(moment)[:16] for moment in shown]
 
     def line(*names: str) -> dict[str, list[float]]:
         return {name: [float(sums[moment][name]) for moment in shown] for name in names}
@@ -233,7 +235,7 @@ def _latency(manifest: Mapping[str, Any]) -> list[str]:
         steps = [(each["step"], each["count"]) for each in moments[moment]]
         for share in SHARES:
             series[f"p{share * 100:g}"].append(percentile(steps, share))
-    marks = [_time(moment)[:16] for moment in shown]
+    marks = [time_text(moment)[:16] for moment in shown]
     heads = ("group", "broker", "#decided", *(f"#p{share * 100:g}" for share in SHARES), "#longest")
     chart = charts.lines(f"Percentiles by {unit} of birth", marks, series, charts.duration)
     return [_table(heads, rows), chart]
@@ -309,7 +311,3 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def _time(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from txcore import wire
 from txcore.audit.verdicts import OPS_PER_RECORD
-from txcore.errors import UsageError, WireFormatError
+from txcore.errors import NewerRecordError, UsageError, WireFormatError
 from txcore.ids import parse_id
 from txcore.records import POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode, TargetMessage
 from txcore.signed_records import unsigned
@@ -31,7 +31,7 @@ NO_ID: Final = bytes(16)
 INDEX_MAX: Final = (1 << 31) - 1
 FENCED: Final = 1
 UNSEEN: Final = 2
-"""Flags of a half: a fence decides it; the topic of this message is not read."""
+"""Flags of a half: a fence decides it; the topic of this message is not read, which no landed row says."""
 
 
 class Kind(enum.IntEnum):
@@ -42,7 +42,8 @@ class Kind(enum.IntEnum):
     TARGET = 3
     ROW = 4  #: a fence row; `code` is its state, `place` counts the readings of the table
     PARKED = 5  #: `code` numbers the park code
-    COVER = 8  #: a range [position, place) was read whole; it held `hash` records, `count` of them not txcore's
+    #: a range [position, place) was read whole; it held `hash` records: `count` not txcore's, `index` of a newer one
+    COVER = 8
     COST = 10  #: `hash` milliseconds of processor time were spent on a range
     GAP = 9  #: a range [position, place) could not be read; `text` says why
 
@@ -117,18 +118,18 @@ class Rows:
 
     place: Place
     groups: Mapping[str, int] = field(default_factory=dict)
-    topics: frozenset[str] | None = None  #: the topics whose targets are read; None for all
     keys: GroupKeys | None = None  #: of a group that signs: other records of its logs are strange
     group: str = ""  #: the group of such a log
     found: list[Row] = field(default_factory=list)
-    strange: int = 0  #: records that txcore did not write, or that this version cannot read
+    strange: int = 0  #: records that txcore did not write, or that are damaged
+    newer: int = 0  #: records that a newer txcore wrote
 
     def add_half(self, position: int, body: bytes, appended_ms: int | None) -> None:
         """Add a record of a half log: one row per message."""
         try:
             half = wire.decode_half(self._opened(LogKind.HALF, body))
-        except WireFormatError:
-            self.strange += 1
+        except WireFormatError as error:
+            self._pass_over(error)
             return
         place, bucket = self.place, bucket_of(half.transaction_id)
         ts_ms = half.born_ms if appended_ms is None else appended_ms
@@ -136,8 +137,6 @@ class Rows:
         for index, message in enumerate(half.messages or [None]):
             flags = FENCED if half.fence_decides else 0
             topic = None if message is None else message.topic
-            if topic is not None and self.topics is not None and topic not in self.topics:
-                flags |= UNSEEN
             self.found.append(
                 (
                     half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
@@ -146,6 +145,12 @@ class Rows:
                     half.reason or None,
                 )
             )  # fmt: skip
+
+    def _pass_over(self, error: WireFormatError) -> None:
+        if isinstance(error, NewerRecordError):
+            self.newer += 1
+        else:
+            self.strange += 1
 
     def _opened(self, kind: LogKind, body: bytes) -> bytes:
         """Return the record in *body*; without the group's keys, its signature is not looked at."""
@@ -161,8 +166,8 @@ class Rows:
         """Add a record of an op log."""
         try:
             ops = wire.decode_ops(self._opened(LogKind.OP, body))
-        except WireFormatError:
-            self.strange += 1
+        except WireFormatError as error:
+            self._pass_over(error)
             return
         for number, op in enumerate(ops):
             if op.kind in KEPT_OPS:
@@ -218,8 +223,8 @@ class Rows:
         """Add a record of a parked log."""
         try:
             parked = wire.decode_parked(self._opened(LogKind.PARKED, body))
-        except WireFormatError:
-            self.strange += 1
+        except WireFormatError as error:
+            self._pass_over(error)
             return
         if parked.code == ParkCode.CLOSED:
             return  # says that nothing is parked; the final op after it is what counts
@@ -233,12 +238,15 @@ class Rows:
             )
         )  # fmt: skip
 
-    def add_fence_row(self, transaction_id: bytes, state: int, reading: int, *, is_early: bool) -> None:
-        """Add a row of a fence table, as seen in the reading with this number."""
+    def add_fence_row(
+        self, transaction_id: bytes, state: int, reading: int, *, is_early: bool, group: int | None = None
+    ) -> None:
+        """Add a row of a fence table, of this group or the place's, as seen in the reading with this number."""
         place = self.place
+        number = place.group if group is None else group
         self.found.append(
             (
-                transaction_id, bucket_of(transaction_id), 4, state, place.backend, place.group, place.source,
+                transaction_id, bucket_of(transaction_id), 4, state, place.backend, number, place.source,
                 place.partition, 0, reading, None, 0, 0, 0, 0, 0, 0, 1 if is_early else 0, 0, None, None,
             )
         )  # fmt: skip
@@ -260,7 +268,7 @@ class Rows:
         self.found.append(
             (
                 NO_ID, 0, int(kind), 0, place.backend, place.group, place.source, place.partition, start, end, None,
-                0, 0, self.strange, count, 0, 0, 0, 0, None, why,
+                0, self.newer, self.strange, count, 0, 0, 0, 0, None, why,
             )
         )  # fmt: skip
 

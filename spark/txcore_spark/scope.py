@@ -6,12 +6,12 @@ Numbers must mean the same in every run of one store, so they are kept in its ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txcore.config import Loaded
 from txcore.errors import UsageError
-from txcore_spark.plan import FENCE, HALF, OP, PARKED, TARGET, Source
+from txcore_spark.plan import FENCE, TARGET, Source
 from txcore_spark.rows import Place
 
 
@@ -22,12 +22,16 @@ class Scope:
     Attributes:
         backends, groups: Name to number.
         sources: Every log, topic and fence table, by number.
+        named: By group and broker: the topics that the group's halves there name.
+        by_table: Groups that send by the message table, whose rows name no topic any more once they are sent.
     """
 
     loaded: Loaded
     backends: dict[str, int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
     sources: dict[int, Source] = field(default_factory=dict)
+    named: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    by_table: set[str] = field(default_factory=set)
 
     def backends_of(self, group: str) -> list[str]:
         """Return the brokers that hold logs of *group*, its own one first."""
@@ -42,36 +46,62 @@ class Scope:
 
     def source(self, backend: str, log: str, name: str, group: str = "", topic: str = "") -> Source:
         """Return the source of these names, with its number from an earlier run or a new one."""
-        for known in self.sources.values():
-            if (known.backend, known.log, known.name, known.group) == (backend, log, name, group):
+        for known in reversed(self.sources.values()):
+            if _names(known) == (backend, log, name, group):
                 return known
-        made = Source(len(self.sources), backend, log, name, group, topic)
-        self.sources[made.number] = made
-        return made
+        return self._added(Source(len(self.sources), backend, log, name, group, topic))
 
-    def logs(self, group: str) -> list[Source]:
-        """Return the logs of a group, on all its brokers."""
-        return [
-            self.source(backend, log, group, group) for backend in self.backends_of(group) for log in (OP, HALF, PARKED)
-        ]
+    def made_anew(self, source: Source) -> Source:
+        """Return a new source of the same names, because the broker's log is another one than before."""
+        return self._added(replace(source, number=len(self.sources), made=source.made + 1))
 
-    def tables(self, group: str) -> list[Source]:
-        """Return the fence tables of a group."""
-        table = self.loaded.config.groups[group].fence_table
-        return [self.source(database, FENCE, table, group) for database in self.databases_of(group)]
+    def _added(self, source: Source) -> Source:
+        self.sources[source.number] = source
+        return source
 
-    def topics(self, backend: str, listed: list[str]) -> list[Source]:
-        """Return the targets to read on a broker: the configured topics, otherwise those that the broker listed."""
-        section = self.loaded.config.audit.backends.get(backend)
-        taps = dict(tap.split("=", 1) for tap in section.taps) if section else {}
-        wanted = (section.topics if section and section.topics else listed) or []
-        plain = [self.source(backend, TARGET, topic, topic=topic) for topic in wanted if topic not in taps]
-        return plain + [self.source(backend, TARGET, stream, topic=topic) for topic, stream in taps.items()]
+    def is_current(self, number: int) -> bool:
+        """Return whether the source of this number was not made anew since."""
+        known = self.sources[number]
+        return self.source(*_names(known)) == known
+
+    def logs(self, group: str, log: str) -> list[Source]:
+        """Return the logs of this kind of a group, on all its brokers."""
+        return [self.source(backend, log, group, group) for backend in self.backends_of(group)]
+
+    def tables(self) -> dict[int, list[str]]:
+        """Return the fence tables, by the numbers of their sources, with the groups that each one holds."""
+        found: dict[int, list[str]] = {}
+        for group, section in self.loaded.config.groups.items():
+            for database in self.databases_of(group):
+                found.setdefault(self.source(database, FENCE, section.fence_table).number, []).append(group)
+        return found
+
+    def groups_of(self, number: int) -> list[str]:
+        """Return the groups whose transactions have records in a source; of a topic, those whose halves name it."""
+        source = self.sources[number]
+        if source.log == TARGET:
+            return [
+                group for group in self.loaded.config.groups if source.topic in self.topics_of(group, source.backend)
+            ]
+        if source.log == FENCE:
+            return self.tables().get(number, [])
+        return [source.group] if source.group in self.loaded.config.groups else []
+
+    def topics_of(self, group: str, backend: str) -> set[str]:
+        """Return the topics that a group's halves name, on any broker, if the group is on this one."""
+        backends = self.backends_of(group)
+        if backend not in backends:
+            return set()
+        return {topic for each in backends for topic in self.named.get((group, each), ())}
+
+    def table_groups_of(self, backend: str) -> list[str]:
+        """Return the groups on a broker that send by the message table."""
+        return [group for group in sorted(self.by_table) if backend in self.backends_of(group)]
 
     def place(self, source: Source, partition: int) -> Place:
         """Return the place of the records of this source and partition."""
         backend = self.backends.get(source.backend, -1)
-        if not source.group:
+        if source.group not in self.groups:
             return Place(backend, source.number, partition)
         policy = self.loaded.config.groups[source.group].policy
         return Place(
@@ -83,6 +113,10 @@ class Scope:
             round(policy.interval_s * 1000),
             round(policy.immunity_s * 1000),
         )
+
+
+def _names(source: Source) -> tuple[str, str, str, str]:
+    return source.backend, source.log, source.name, source.group
 
 
 def scope_of(loaded: Loaded, manifest: Mapping[str, Any] | None = None) -> Scope:
@@ -98,6 +132,8 @@ def scope_of(loaded: Loaded, manifest: Mapping[str, Any] | None = None) -> Scope
         scope.backends.update(manifest["backends"])
         scope.groups.update(manifest["groups"])
         scope.sources.update({each["number"]: Source(**each) for each in manifest["sources"]})
+        scope.named.update({(each["group"], each["backend"]): set(each["topics"]) for each in manifest["named"]})
+        scope.by_table.update(group for group in manifest["by_table"] if group in loaded.config.groups)
     for group in loaded.config.groups:
         scope.groups.setdefault(group, len(scope.groups))
         for backend in scope.backends_of(group):

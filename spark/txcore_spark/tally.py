@@ -320,8 +320,28 @@ def sent_if_few(lines: DataFrame) -> DataFrame:
     return F.broadcast(lines) if lines.count() <= FEW else lines
 
 
-def with_unseen(found: DataFrame) -> DataFrame:
-    """Return *found* without missing targets where a declared topic was not read."""
-    return found.withColumn(
-        "present", F.when(F.col("unseen") > 0, F.greatest("present", "declared")).otherwise(F.col("present"))
+HIDDEN: Final = 1
+UNSENT: Final = 2
+"""Why a transaction's missing targets prove nothing: a topic that its half names, or that the message table used, was
+not read."""
+
+
+def with_unproven(found: DataFrame, sent_known: Mapping[int, Column]) -> DataFrame:
+    """Return *found* without the losses that a topic which was not read may explain; `unproven` says why.
+
+    Args:
+        sent_known: Per group, the condition under which no target at all proves that a sent message is lost.
+    """
+    is_hidden = (F.col("unseen") > 0) & (F.col("first_commit") < F.col("first_rollback"))
+    is_hidden &= F.col("present") < F.col("declared")
+    is_known = F.lit(False)
+    for number, condition in sent_known.items():
+        is_known = F.when(F.col("group") == number, condition).otherwise(is_known)
+    has_nothing = (F.col("row") == SENT) & (F.col("halves") == 0) & (F.col("all_targets") == 0)
+    is_unsent = has_nothing & (F.col("absence") == 1) & ~is_known
+    whole = F.when(F.col("unseen") > 0, F.greatest("present", "declared")).otherwise(F.col("present"))
+    return (
+        found.withColumn("unproven", F.when(is_hidden, HIDDEN).when(is_unsent, UNSENT).otherwise(0))
+        .withColumn("present", whole)
+        .withColumn("row", F.when(F.col("unproven") == UNSENT, F.lit(3)).otherwise(F.col("row")))
     )

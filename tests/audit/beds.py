@@ -1,4 +1,4 @@
-"""Small groups on SQLite for the audit's tests: histories written without the protocol, and an audit over them."""
+"""Small groups for the audit's tests: histories written without the protocol, and an audit over them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from txcore_spark.selftest.writers import open_writer, write_rows
 from txcore_spark.store import Store
 
 import txcore
+from txcore import wire
 from txcore.config import load
 
 _numbers = itertools.count(1)
@@ -21,15 +22,18 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Bed:
-    """One group on one SQLite file with its fence."""
+    """One group on one broker, an SQLite file unless another URL is given, with its fence."""
 
     folder: Path
     group: str = "orders"
     expected: dict = field(default_factory=dict)
     partitions: int = 2
+    url: str = ""
+    topics: tuple[str, ...] = ("orders.created", "orders.mail")
+    sections: str = ""  #: further sections of the configuration
 
     def __post_init__(self):
-        self.url = f"sqlite:///{self.folder}/broker.db"
+        self.url = self.url or f"sqlite:///{self.folder}/broker.db"
         self.database = f"sqlite:///{self.folder}/shop.db"
         engine = create_engine(self.database)
         txcore.SqlFence(engine).create()
@@ -38,8 +42,9 @@ class Bed:
         backend.ensure_group(self.group, self.partitions).result(10)
         backend.close()
         self.writer = open_writer(self.url, self.group)
-        self.writer.prepare(["orders.created", "orders.mail"])
-        self.maker = Maker(self.group, self.partitions, ["orders.created", "orders.mail"], key_as_header=False)
+        self.writer.prepare(self.topics)
+        keyless = not self.url.startswith(("kafka", "sqlite"))
+        self.maker = Maker(self.group, self.partitions, list(self.topics), key_as_header=keyless)
 
     def write(self, *kinds, size=1, parts=None):
         """Write one history per kind, with *parts* only these of its records, and return the histories."""
@@ -55,13 +60,18 @@ class Bed:
             made.append(history)
         return made
 
+    @staticmethod
+    def half_of(history):
+        """Return the half that a history holds."""
+        return wire.decode_half(next(each.body for each in history.records if each.log == "half"))
+
     def config(self, **audit):
         """Write the configuration with *audit* in its section, and return its path."""
         lines = ["[audit]", f'store = "{self.folder}/audit"']
         lines += [f"{key} = {value}" for key, value in ({"grace_s": 86_400} | audit).items()]
         lines += [
             "[backends.main]", f'url = "{self.url}"', "[databases.main]", f'url = "{self.database}"',
-            f"[groups.{self.group}]", 'database = "main"',
+            f"[groups.{self.group}]", 'database = "main"', self.sections,
         ]  # fmt: skip
         path = self.folder / "txcore.toml"
         path.write_text("\n".join(lines), encoding="utf-8")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import txcore_spark.readers.fence as reader
 from sqlalchemy import create_engine
+from txcore_spark.plan import FENCE, Range, Source
+from txcore_spark.rows import Place
 
 import txcore
 from txcore.audit.verdicts import DROPPED, PARKED, SENT, Tally, Thresholds, Verdict, verdicts_of
@@ -38,7 +40,9 @@ def test_row_state_follows_the_message_table(engine):
     waiting = put("taking")
     with engine.connect() as connection:
         state = reader._state(connection, "txcore_tx")
-        rows = {row[0]: row[1] for row in reader._page(connection, "txcore_tx", state, bytes(16))}
+        source = Source(0, "main", FENCE, "txcore_tx")
+        wanted = Range(source, Place(0, 0, 0), 0, 1, groups={"orders": 0})
+        rows = {row[0]: row[1] for row in reader._page(connection, wanted, state, bytes(16))}
     assert rows == {sent: SENT, parked: PARKED, dropped: DROPPED, waiting: 3}
 
 

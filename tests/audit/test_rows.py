@@ -133,13 +133,13 @@ def test_signed_records_become_the_same_rows():
     signed.add_half(1, KEYS.sign("g", 0, LogKind.HALF, wire.encode_half(HALF)), None)
     assert plain.take() == signed.take()
     assert (0, 3) == add_all(rows(), KEYS)
-    assert (0, 3) == add_all(Rows(Place(0, 0, 0, 0), {"g": 0}, None, KEYS, "g"), KEYS)
+    assert (0, 3) == add_all(Rows(Place(0, 0, 0, 0), {"g": 0}, KEYS, "g"), KEYS)
 
 
 def test_forged_records_are_strange_to_an_audit_with_keys():
     """Records of another key, and records without a signature, prove nothing to it."""
-    assert (3, 0) == add_all(Rows(Place(0, 0, 0, 0), {"g": 0}, None, KEYS, "g"), FORGER)
-    found = Rows(Place(0, 0, 0, 0), {"g": 0}, None, KEYS, "g")
+    assert (3, 0) == add_all(Rows(Place(0, 0, 0, 0), {"g": 0}, KEYS, "g"), FORGER)
+    found = Rows(Place(0, 0, 0, 0), {"g": 0}, KEYS, "g")
     found.add_half(1, wire.encode_half(HALF), None)
     assert (1, 0) == (found.strange, found.take().num_rows)
 

@@ -18,7 +18,6 @@ from txcore_spark.command import Wish, run
 from txcore_spark.job import Audit, Window
 from txcore_spark.repair import repair
 
-from txcore import wire
 from txcore.audit.verdicts import Verdict
 from txcore.config import load
 
@@ -126,7 +125,7 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark
     audit = bed.audit(spark, grace_s=0)
     (lost,) = bed.write(Verdict.LOST, size=3)
     bed.writer.write(
-        (lost.partition, each) for each in [bed.maker.target(half_of(lost), 1)]
+        (lost.partition, each) for each in [bed.maker.target(bed.half_of(lost), 1)]
     )  # one of the three is there
     stuck, leak = bed.write(Verdict.STUCK, Verdict.LEAK)
     first = audit.once()
@@ -144,11 +143,6 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark
     assert {"LEAK": 1, "DISCARDED": 1} == last["counts"]
     found = found_in(bed.store(), last)
     assert {stuck.transaction_id: {"DISCARDED"}, leak.transaction_id: {"LEAK"}} == found
-
-
-def half_of(history):
-    """Return the half that a history holds."""
-    return wire.decode_half(next(each.body for each in history.records if each.log == "half"))
 
 
 def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys):

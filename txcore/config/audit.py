@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
+ALL: Final = "all"
+"""Instead of a list of topics: every topic that the broker lists."""
 AuditSeconds = Annotated[float, Meta(ge=0, le=30 * 86_400)]
 
 
@@ -25,7 +27,8 @@ class AuditBackendSection(Struct, forbid_unknown_fields=True, frozen=True, kw_on
     """Further sources on one of `backends`, besides the logs of its groups."""
 
     topics: Annotated[
-        list[str], Meta(description="target topics; empty for all there are, where the broker can list them")
+        list[str] | str,
+        Meta(description="target topics; empty for those that the groups' halves name, `all` for those of others too"),
     ] = field(default_factory=list)
     taps: Annotated[
         list[str],

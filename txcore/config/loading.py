@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec.structs import replace
 
 from txcore.audit.verdicts import Verdict
+from txcore.config.audit import ALL
 from txcore.config.conversion import convert
 from txcore.config.lines import Path
 from txcore.config.problems import ConfigFileError, Problem, closest, key_text
@@ -186,6 +187,8 @@ class _Reader:
                     if each not in known.get(section, config.databases):
                         self._report(("audit", "groups", name, section), f"there is no [{section}.{each}]")
         for name, backend in config.audit.backends.items():
+            if isinstance(backend.topics, str) and backend.topics != ALL:
+                self._report(("audit", "backends", name, "topics"), f'must be a list of topics, or "{ALL}"')
             for tap in backend.taps:
                 if not all(part.strip() for part in tap.partition("=")):
                     self._report(("audit", "backends", name, "taps"), f"{tap!r} is no topic=stream")

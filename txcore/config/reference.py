@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 from msgspec import Struct
@@ -11,7 +11,10 @@ from txcore.config.conversion import choices_of, hints_of, section_of
 from txcore.config.sample import description_of, metas_of, toml_value
 from txcore.config.schema import Config
 
-KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false", list[str]: "list of texts"}
+KINDS: Mapping[Any, str] = {
+    str: "text", int: "whole number", float: "number", bool: "true or false", list[str]: "list of texts",
+    list[str] | str: "list of texts, or `all`",
+}  # fmt: skip
 
 
 def markdown() -> str:

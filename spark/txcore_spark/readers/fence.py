@@ -23,26 +23,27 @@ PAGE_ROWS: Final = 20_000
 
 
 def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a fence table, beginning at the range's `lower` id."""
+    """Yield the rows of the range's groups and ids in a fence table."""
     rows, count = wanted.rows(), 0
     last = wanted.lower or bytes(ID_BYTES)
     engine = create_engine(url)
     try:
         with engine.connect() as connection:
             expression = _state(connection, wanted.source.name)
-            while page := _page(connection, wanted.source.name, expression, last):
+            while page := _page(connection, wanted, expression, last):
                 count += len(page)
                 for transaction_id, state, group in page:
-                    number = wanted.groups.get(group, -1)
-                    if number == wanted.place.group:
-                        rows.add_fence_row(transaction_id, state, wanted.reading, is_early=wanted.reading % 2 == 0)
+                    number = wanted.groups.get(group)
+                    if number is not None:  # a database may compare names without their case
+                        is_early = wanted.reading % 2 == 0
+                        rows.add_fence_row(transaction_id, state, wanted.reading, is_early=is_early, group=number)
                 last = page[-1][0]
                 yield from flushed(rows)
     except SQLAlchemyError as error:
         raise BackendUnavailableError(f"the fence table cannot be read: {type(error).__name__}") from error
     finally:
         engine.dispose()
-    rows.add_cover(0, count, count)
+    rows.add_cover(wanted.start, wanted.end, count)
     yield rows.take()
 
 
@@ -90,14 +91,24 @@ def _state(connection: Connection, table: str) -> str:
     return f"CASE WHEN f.state = 3 THEN {says} ELSE f.state END"
 
 
-def _page(connection: Connection, table: str, state: str, last: bytes) -> list[tuple[bytes, int, str]]:
+def _page(connection: Connection, wanted: Range, state: str, last: bytes) -> list[tuple[bytes, int, str]]:
+    """Return the next rows of the wanted groups and ids; the database sends no others."""
     is_uuid = connection.dialect.name == "postgresql"
+    names = {f"group_{number}": group for number, group in enumerate(wanted.groups)}
+    below = f" AND f.transaction_id < {_id('upper', is_uuid=is_uuid)}" if wanted.upper else ""
     sql = (
-        f"SELECT f.transaction_id, {state}, f.producer_group FROM {table} f "
-        f"WHERE f.transaction_id > {'CAST(:last AS uuid)' if is_uuid else ':last'} "
+        f"SELECT f.transaction_id, {state}, f.producer_group FROM {wanted.source.name} f "
+        f"WHERE f.transaction_id > {_id('last', is_uuid=is_uuid)}{below} "
+        f"AND f.producer_group IN ({', '.join(f':{name}' for name in names)}) "
         "ORDER BY f.transaction_id LIMIT :page"
     )
-    values = {"last": str(uuid.UUID(bytes=last)) if is_uuid else last, "page": PAGE_ROWS}
-    found = [(as_bytes(row[0]), int(row[1]), str(row[2])) for row in connection.execute(text(sql), values)]
+    bounds = {"last": last} | ({"upper": wanted.upper} if wanted.upper else {})
+    values = {name: str(uuid.UUID(bytes=each)) if is_uuid else each for name, each in bounds.items()}
+    found = connection.execute(text(sql), {**values, **names, "page": PAGE_ROWS})
+    page = [(as_bytes(row[0]), int(row[1]), str(row[2])) for row in found]
     connection.rollback()
-    return found
+    return page
+
+
+def _id(name: str, *, is_uuid: bool) -> str:
+    return f"CAST(:{name} AS uuid)" if is_uuid else f":{name}"

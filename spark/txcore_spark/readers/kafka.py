@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
     ConfigResource,
     ResourceType,
@@ -78,6 +78,16 @@ class KafkaBroker:
                 raise translated(error, f"asking for the bounds of {topic!r}") from error
             edges.append(Edge(partition, low, high, is_truncated=low > 0, count=high - low if is_dense else None))
         return edges
+
+    def seal(self, source: Source, partition: int, end: int) -> str:  # noqa: ARG002 - one id for a whole topic
+        """See `Broker.seal`: the id that a topic gets when it is made."""
+        topic = name_of(source)
+        try:
+            answer = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)[topic]
+            found = answer.result(2 * self._timeout_s).topic_id
+        except KafkaException as error:
+            raise translated(error, f"looking for topic {topic!r}") from error
+        return f"{found.get_most_significant_bits():x}-{found.get_least_significant_bits():x}"
 
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:
         """See `Broker.split`."""

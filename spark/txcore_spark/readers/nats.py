@@ -41,6 +41,7 @@ class _Stream(NamedTuple):
     first: int
     last: int
     first_ms: int
+    created: str
 
 
 class NatsBroker:
@@ -82,6 +83,12 @@ class NatsBroker:
         stream, subject = self._filter_of(wanted)
         from_start = self._pending(stream, subject, wanted.start)
         return [replace(wanted, expected=max(from_start - self._pending(stream, subject, wanted.end), 0))]
+
+    def seal(self, source: Source, partition: int, end: int) -> str:  # noqa: ARG002 - one time for a whole stream
+        """See `Broker.seal`: the time at which the stream was made."""
+        is_target = source.log == TARGET
+        names = GroupNames(source.name, self._options)
+        return self._stream(self._stream_of(source.name) if is_target else names.stream(LogKind(source.log))).created
 
     def _filter_of(self, wanted: Range) -> tuple[str, str]:
         source = wanted.source
@@ -128,7 +135,9 @@ class NatsBroker:
         info = self._request(f"STREAM.INFO.{name}", None)
         state = info["state"]
         first_ms = round(_moment(state.get("first_ts", "")) * 1000)
-        return _Stream(info["config"].get("subjects") or [], state["first_seq"], state["last_seq"], first_ms)
+        return _Stream(
+            info["config"].get("subjects") or [], state["first_seq"], state["last_seq"], first_ms, info["created"]
+        )
 
     def _request(self, name: str, request: Any) -> dict[str, Any]:
         payload = b"" if request is None else as_json(request)

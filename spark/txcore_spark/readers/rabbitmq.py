@@ -7,6 +7,7 @@ stream; a range is done when its last offset arrived.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +32,8 @@ QUIET_S: Final = 0.5
 """Silence, in seconds, after which the end of a stream is read; the messages of the last chunk arrive at once."""
 FREEZE_S: Final = 3.0
 """Longest time, in seconds, for which a growing stream is followed before its end is read."""
+SEAL_S: Final = 5.0
+"""Longest time, in seconds, for which the last record of a stream is awaited; without it the stream has no seal."""
 HEARTBEAT_S: Final = 30
 _BROKERS_OWN: Final = frozenset({OFFSET_HEADER, "x-stream-filter-value"})
 
@@ -147,6 +150,26 @@ class RabbitmqBroker:
             raise ConfigError(
                 f"{name!r} is a queue and cannot be replayed: bind a stream beside it and name that in taps", key="taps"
             )
+
+    def seal(self, source: Source, partition: int, end: int) -> str:
+        """See `Broker.seal`: a hash of the last record, because AMQP does not say when a stream was made."""
+        is_target = source.log == TARGET
+        name = _queue(source.name) if is_target else log_name(source.name, LogKind(source.log), partition)
+        channel = self._connection.channel()
+        try:
+            channel.basic_qos(prefetch_count=PREFETCH)
+            arguments = {OFFSET_HEADER: end - 1}
+            for method, properties, body in channel.consume(name, arguments=arguments, inactivity_timeout=SEAL_S):
+                if method is None or properties.headers[OFFSET_HEADER] >= end:
+                    return ""
+                if properties.headers[OFFSET_HEADER] == end - 1:
+                    headers = {key: each for key, each in properties.headers.items() if key not in _BROKERS_OWN}
+                    return hashlib.blake2b(repr(sorted(headers.items())).encode() + body, digest_size=16).hexdigest()
+        except exceptions.AMQPError as error:
+            raise translate(error, f"stream {name!r}") from error
+        finally:
+            self._drop(channel)
+        return ""
 
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:
         """See `Broker.split`."""

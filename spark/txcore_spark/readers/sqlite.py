@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,14 @@ class SqliteBroker:
         is_truncated = bool(first) and (end if lowest is None else lowest) > first
         # Positions are shared by all logs of a file: one that begins later has lost nothing before.
         return Edge(partition, (end if lowest is None else lowest) if is_truncated else 0, end, is_truncated, count)
+
+    def seal(self, source: Source, partition: int, end: int) -> str:
+        """See `Broker.seal`: a hash of the last record before *end*, because a file's copy is the same file."""
+        select, values = _where(source, partition)
+        found = self._connection.execute(
+            f"SELECT position, body {select} AND position < ? ORDER BY position DESC LIMIT 1", (*values, end)
+        ).fetchone()
+        return hashlib.blake2b(b"%d " % found[0] + found[1], digest_size=16).hexdigest() if found else ""
 
     def split(self, wanted: Range, records_max: int) -> Sequence[Range]:
         """See `Broker.split`."""

@@ -1,0 +1,151 @@
+"""No pass that is none: each way in which records are missing or unreadable ends with a code that is not 0."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from beds import Bed, found_in
+from sqlalchemy import create_engine, text
+from txcore_spark.command import lines_of
+from txcore_spark.report import page
+
+from txcore import wire
+from txcore.errors import NewerRecordError
+from txcore.records import Op
+
+
+@pytest.fixture
+def bed(tmp_path):
+    """A group on SQLite with ten whole transactions."""
+    made = Bed(tmp_path)
+    made.write(*[None] * 10)
+    return made
+
+
+def on_broker(bed, sql, *values):
+    """Change the broker's file past the protocol."""
+    with closing(sqlite3.connect(bed.folder / "broker.db", isolation_level=None)) as connection:
+        connection.execute(sql, values)
+
+
+def on_database(bed, sql, **values):
+    """Change the database past the protocol."""
+    engine = create_engine(bed.database)
+    with engine.begin() as connection:
+        connection.execute(text(sql), values)
+    engine.dispose()
+
+
+def said(bed, manifest):
+    """Return all that the terminal and the report say about a run; both must have the same words about its limits."""
+    terminal = "\n".join(lines_of(manifest, "report.html"))
+    return terminal + page(manifest, bed.store().findings(manifest, 100))
+
+
+def gaps_of(manifest):
+    """Return the reasons of a run's gaps, by log."""
+    return {each["log"]: each["why"] for each in manifest["gaps"]}
+
+
+def test_a_half_log_that_was_cut_before_the_first_run_is_a_gap(spark, bed):
+    """The default mode says so as `once` does: exit code 3, and no target counts as PHANTOM."""
+    on_broker(bed, "DELETE FROM half WHERE position < (SELECT MAX(position) FROM half)")
+    manifest = bed.audit(spark).incremental()
+    assert 3 == manifest["exit_code"]
+    assert "its beginning is gone" in gaps_of(manifest)["half"]
+    assert {"COVERAGE_GAP"} == set(manifest["counts"])
+
+
+def test_a_meta_table_that_cannot_be_read_is_a_gap(spark, bed):
+    """Without the horizon a missing row proves nothing, and the run says so."""
+    on_database(bed, "ALTER TABLE txcore_tx_meta RENAME TO away")
+    manifest = bed.audit(spark).incremental()
+    assert 3 == manifest["exit_code"]
+    assert "txcore_tx_meta cannot be read" in gaps_of(manifest)["fence"]
+    assert "no missing fence row of orders proves anything" in said(bed, manifest)
+
+
+def test_a_horizon_in_the_future_is_a_gap(spark, bed):
+    """No prune raises it beyond now; below such a horizon any row may have been deleted unseen."""
+    on_database(bed, "UPDATE txcore_tx_meta SET pruned_below = :high", high=b"\xff" * 16)
+    on_database(bed, "DELETE FROM txcore_tx")
+    manifest = bed.audit(spark).incremental()
+    assert 3 == manifest["exit_code"]
+    assert "is in the future" in gaps_of(manifest)["fence"]
+
+
+def test_a_horizon_over_live_rows_is_a_gap(spark, bed):
+    """A prune deletes what is below its horizon; rows that are still there show that something else raised it."""
+    (old,) = bed.write(None)
+    time.sleep(0.002)
+    high = (time.time_ns() // 1_000_000 << 80).to_bytes(16, "big")
+    on_database(bed, "DELETE FROM txcore_tx WHERE transaction_id < :old", old=old.transaction_id)
+    on_database(bed, "UPDATE txcore_tx_meta SET pruned_below = :high", high=high)
+    manifest = bed.audit(spark, skew_s=0).incremental()
+    assert 3 == manifest["exit_code"]
+    assert "1 rows below it are still there" in gaps_of(manifest)["fence"]
+
+
+def test_rows_that_were_pruned_before_a_step_read_them_are_a_gap(spark, bed):
+    """Between two steps the horizon passed births that the first step could not know."""
+    audit = bed.audit(spark)
+    assert 0 == audit.incremental()["exit_code"]
+    bed.write(None)
+    on_database(bed, "DELETE FROM txcore_tx")
+    time.sleep(0.002)
+    high = (time.time_ns() // 1_000_000 << 80).to_bytes(16, "big")
+    on_database(bed, "UPDATE txcore_tx_meta SET pruned_below = :high", high=high)
+    manifest = audit.incremental()
+    assert 3 == manifest["exit_code"]
+    assert "pruned before they were read" in gaps_of(manifest)["fence"]
+
+
+@pytest.mark.parametrize("log", ["half", "op", "parked"])
+def test_undecodable_records_in_the_group_s_own_log_are_a_gap(spark, bed, log):
+    """They may be anything: the run is inconclusive and names log and number; faults are found all the same."""
+    group = "(SELECT group_id FROM producer_group WHERE name = 'orders')"
+    for _ in range(3):
+        on_broker(bed, f"INSERT INTO {log} SELECT next, {group}, 0, x'c1', 0 FROM sequence")
+        on_broker(bed, "UPDATE sequence SET next = next + 1")
+    on_broker(bed, f"INSERT OR IGNORE INTO log SELECT {group}, 0, ?, MIN(position) FROM {log}", log)
+    manifest = bed.audit(spark).incremental()
+    assert 3 == manifest["exit_code"]
+    assert "3 records cannot be decoded" in gaps_of(manifest)[log]
+    assert "3 records cannot be decoded" in said(bed, manifest)
+
+
+def test_a_pass_says_from_when_it_judged(spark, bed):
+    """Terminal and report name the births that were judged, and the horizon of the fence rows."""
+    manifest = bed.audit(spark).incremental()
+    assert 0 == manifest["exit_code"]
+    words = said(bed, manifest)
+    assert 2 == words.count("orders: missing messages are judged for births")
+    assert 2 == words.count("no fence row was pruned")
+    assert not found_in(bed.store(), manifest)
+    assert Path(bed.store().path(manifest["number"], "report.html")).exists()
+
+
+def test_records_of_a_newer_txcore_are_read_again_and_counted_once(spark, bed):
+    """Until the audit knows them no absence proves anything; then the range is read again, and no end counts twice."""
+    newer = wire.encode_ops([Op(99, bytes(16))])
+    with pytest.raises(NewerRecordError):
+        wire.decode_ops(newer)
+    group = "(SELECT group_id FROM producer_group WHERE name = 'orders')"
+    on_broker(bed, f"INSERT INTO op SELECT next, {group}, 0, ?, 0 FROM sequence", newer)
+    on_broker(bed, "UPDATE sequence SET next = next + 1")
+    audit = bed.audit(spark)
+    first = audit.incremental()
+    assert 3 == first["exit_code"]
+    assert "1 records are of a newer txcore" in gaps_of(first)["op"]
+    assert "no missing record of orders proves anything" in said(bed, first)
+    on_broker(bed, "DELETE FROM op WHERE body = ?", newer)
+    second = audit.incremental()
+    assert (0, {}) == (second["exit_code"], second["counts"])
+    assert 10 == sum(each["commits"] for each in second["transactions"])
