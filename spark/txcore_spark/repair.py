@@ -1,7 +1,7 @@
 """Repairs after an audit, without Spark: lost targets are published again from their half, stuck halves are parked.
 
-A finding may be out of date, so each transaction is read again from the logs before anything is written. A target that
-leaked is never touched: a published message cannot be withdrawn.
+A finding may be out of date, so each transaction is read again from the logs and its targets from their topics, before
+anything is written. A target that leaked is never touched: a published message cannot be withdrawn.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from txcore.ids import TransactionId, id_text
 from txcore.operator.operator import Operator
 from txcore.port import Backend, SettlesEach
 from txcore.records import HalfRecord, Op, OpKind, Outcome, ParkCode, Parked, Resolution, Status
+from txcore_spark.looking import Look
 from txcore_spark.store import Store
 
 BY: Final = "audit-repair"
@@ -97,7 +98,9 @@ class Repairer:
                 "repair after a run that keeps them, or name stuck ones with --only"
             )
         done = self._done()
-        planned = [self._plan(each) for each in todo if id_text(each["tx"]) not in done]
+        lost = {bytes(each["tx"]) for each in todo if each["verdict"] == Verdict.LOST.name}
+        look = Look(self._loaded, self._manifest, lost)
+        planned = [self._plan(each, look) for each in todo if id_text(each["tx"]) not in done]
         advice = "a leaked message cannot be withdrawn: notify its consumers"
         return planned + [Planned(bytes(each["tx"]), each["verdict"], advice) for each in leaks]
 
@@ -121,7 +124,7 @@ class Repairer:
             else:
                 yield each, f"{outcome.status.value}: {outcome.error or ''}"
 
-    def _plan(self, finding: Mapping[str, Any]) -> Planned:
+    def _plan(self, finding: Mapping[str, Any], look: Look) -> Planned:
         identity, verdict = bytes(finding["tx"]), finding["verdict"]
         group = next((name for name, number in self._manifest["groups"].items() if number == finding["group"]), "")
         backend = next((name for name, number in self._manifest["backends"].items() if number == finding["home"]), "")
@@ -132,15 +135,21 @@ class Repairer:
         except TxcoreError as error:
             return Planned(identity, verdict, f"cannot be read: {error}")
         if verdict == Verdict.LOST.name:
-            return self._republish(finding, journey, backend, group)
+            return self._republish(finding, journey, backend, group, look)
         return self._park(identity, journey, backend, group)
 
-    def _republish(self, finding: Mapping[str, Any], journey: Journey, backend: str, group: str) -> Planned:
+    def _republish(self, finding: Mapping[str, Any], journey: Journey, backend: str, group: str, look: Look) -> Planned:
         identity, half = journey.transaction_id, journey.half
         if half is None or journey.final != OpKind.COMMIT:
             return Planned(identity, Verdict.LOST.name, "its logs hold no half with a COMMIT: inspect it")
         present = self._store.present(self._manifest, identity, finding["home"])
         missing = [index for index in range(len(half.messages)) if index not in present]
+        try:
+            for topic in {half.messages[index].topic for index in missing}:
+                present |= look.present(backend, topic, identity)
+        except TxcoreError as error:
+            return Planned(identity, Verdict.LOST.name, f"its topic cannot be read: {error}")
+        missing = [index for index in missing if index not in present]
         if not missing:
             return Planned(identity, Verdict.LOST.name, "nothing is missing any more")
         record = HalfRecord(group, half.partition, identity, half.generation, wire.encode_half(half), half.messages)
