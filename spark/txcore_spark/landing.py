@@ -8,7 +8,7 @@ written after the ops were frozen, so it is undecided in this step, and its targ
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,7 +120,7 @@ class Lander:
         with self._connected():
             for name, names in listed.items():
                 planned.topics[name] = topics.chosen(scope, name, names)
-                rest += self._freeze_topics(planned.topics[name])
+                rest += self._freeze_topics(planned.topics[name], names)
             rest += self._freeze_logs(HALF) + self._freeze_logs(PARKED)
         partitions = {(each.source.number, each.place.partition) for each in rest}
         self._say(f"reading {len(rest)} ranges of {len(partitions)} partitions")
@@ -151,15 +151,17 @@ class Lander:
                     self._fail(source, error)
         return found
 
-    def _freeze_topics(self, chosen: Topics) -> list[Range]:
-        """Freeze topics; one of no group that cannot be read is no gap of any group."""
+    def _freeze_topics(self, chosen: Topics, listed: Collection[str] | None) -> list[Range]:
+        """Freeze topics; one of no group that cannot be read, or one that does not exist, is no gap by itself."""
         found: list[Range] = []
         for source in list(chosen.sources):
             try:
                 found += self._freeze(source)
             except TxcoreError as error:
-                is_wanted = self._scope.groups_of(source.number) or not topics.is_listed(self._scope, source)
-                if is_wanted:
+                is_named = bool(self._scope.groups_of(source.number))
+                if is_named and source.topic not in (listed or ()) and topics.is_by_default(self._scope, source):
+                    chosen.sources.remove(source)  # what the halves send to it is not judged
+                elif is_named or not topics.is_by_default(self._scope, source):
                     self._fail(source, error)
                 else:
                     chosen.sources.remove(source)

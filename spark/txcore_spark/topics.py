@@ -52,7 +52,8 @@ def chosen(scope: Scope, backend: str, listed: Collection[str] | None) -> Topics
         wanted = known
     else:
         named = {topic for group in scope.loaded.config.groups for topic in scope.topics_of(group, backend)}
-        wanted = [topic for topic in known if topic in named]
+        own = {topic for (_, each), names in scope.named.items() if each == backend for topic in names}
+        wanted = sorted(named & (own | set(known)) if listed is not None else ())
     sources = [scope.source(backend, TARGET, topic, topic=topic) for topic in wanted if topic not in taps]
     sources += [scope.source(backend, TARGET, stream, topic=topic) for topic, stream in taps.items()]
     unread = sorted(set(known).difference(wanted, taps, taps.values()))
@@ -64,8 +65,8 @@ def is_by_journal(scope: Scope, backend: str) -> bool:
     return not _section(scope, backend).topics
 
 
-def is_listed(scope: Scope, source: Source) -> bool:
-    """Return whether only the broker's list names a topic, and not the configuration."""
+def is_by_default(scope: Scope, source: Source) -> bool:
+    """Return whether only the halves or the broker's list name a topic, and not the configuration."""
     section = _section(scope, source.backend)
     is_tap = any(tap.partition("=")[2] == source.name for tap in section.taps)
     return not is_tap and (not section.topics or section.topics == ALL)

@@ -145,7 +145,9 @@ def bed(world, tmp_path):
     """A new group with two new topics on the broker."""
     tag = secrets.token_hex(4)
     topics = world.names(tag)
-    return Bed(tmp_path, f"shop-{tag}", url=world.url, topics=topics, sections=world.sections(topics))
+    made = Bed(tmp_path, f"shop-{tag}", url=world.url, topics=topics, sections=world.sections(topics))
+    yield made
+    made.writer.close()
 
 
 @pytest.fixture
