@@ -49,6 +49,7 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         undeliverable=journey.undeliverable_generation,
         discarded_ms=journey.discarded_ms,
         overrides=journey.overrides,
+        forces=sum(op.kind == OpKind.FORCE for _, op in journey.ops),
         parked=len(journey.parked),
         poison=sum(parked.code in {ParkCode.POISON, ParkCode.LOST} for parked in journey.parked),
         row=rows[facts.local],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from txcore import wire
 from txcore.audit.verdicts import Verdict
@@ -23,6 +23,22 @@ CHECK_MAX: Final = 15
 def identity_of(born_ms: int, number: int) -> bytes:
     """Return the id of the transaction of this number, born at this time."""
     return (born_ms << 80 | 7 << 76 | 0b10 << 62 | number).to_bytes(16, "big")
+
+
+class Forgery(enum.Enum):
+    """A record that nothing in the protocol writes; the value is the verdict that names it."""
+
+    OTHER_GROUP = Verdict.CORRUPT, "a target with the header of another group of the configuration"
+    FORCED_BY_NOTHING = Verdict.MISDECIDED, "a fence row that was changed to forced, without an operator's request"
+    UNFENCED = Verdict.MISDECIDED, "a whole transaction without a fence, in a group that only the fence decides"
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict that the audit must give."""
+        return self.value[0]
+
+
+Fault: TypeAlias = Verdict | Forgery
 
 
 class Phase(enum.IntEnum):
@@ -66,27 +82,36 @@ class Maker:
     Args:
         topics: Targets; a history with several messages uses them in turn.
         key_as_header: The broker's records have no key.
+        other_group: Another group of the configuration, for forged targets.
         late_ms: Age, in milliseconds, of a late transaction's id on a broker that reports no times.
     """
 
     def __init__(
-        self, group: str, partition_count: int, topics: list[str], *, key_as_header: bool, late_ms: int = 0
+        self,
+        group: str,
+        partition_count: int,
+        topics: list[str],
+        *,
+        key_as_header: bool,
+        late_ms: int = 0,
+        other_group: str = "",
     ) -> None:
         self._group = group
         self._partition_count = partition_count
         self._topics = topics
         self._key_as_header = key_as_header
         self._late_ms = late_ms
+        self.other_group = other_group
 
-    def make(self, identity: bytes, born_ms: int, kind: Verdict | None = None, size: int = 1) -> History:
+    def make(self, identity: bytes, born_ms: int, kind: Fault | None = None, size: int = 1) -> History:
         """Return the history of one transaction; *kind* is None for a transaction without faults."""
         history = History(identity, partition_of(identity, self._partition_count))
         draft = _Draft(self, history, born_ms, size)
         if kind is None:
             draft.half().row(1).targets().op(OpKind.COMMIT)
         else:
-            RECIPES[kind](draft)
-            history.expected = {kind.name}
+            (RECIPES[kind] if isinstance(kind, Verdict) else FORGERIES[kind])(draft)
+            history.expected = {kind.name if isinstance(kind, Verdict) else kind.verdict.name}
         return history
 
     def half(self, identity: bytes, born_ms: int, size: int, *, fenced: bool, patience_ms: int) -> Half:
@@ -126,6 +151,10 @@ class _Draft:
         self._born_ms = born_ms
         self._half = maker.half(self._identity, born_ms, size, fenced=True, patience_ms=0)
 
+    @property
+    def other_group(self) -> str:
+        return self._maker.other_group
+
     def half(self, *, fenced: bool = True, patience_ms: int = 0, is_late: bool = False) -> _Draft:
         born_ms = self._born_ms - (self._maker.late_ms if is_late else 0)
         size = len(self._half.messages)
@@ -135,11 +164,14 @@ class _Draft:
     def row(self, state: int) -> _Draft:
         return self._add(Written("row", bytes([state])))
 
-    def targets(self, *, twice: bool = False, body: bytes | None = None, phase: Phase = Phase.NOW) -> _Draft:
+    def targets(
+        self, *, twice: bool = False, body: bytes | None = None, phase: Phase = Phase.NOW, group: str = ""
+    ) -> _Draft:
         for index in range(len(self._half.messages)):
             made = self._maker.target(self._half, index, body)
+            headers = dict(made.headers) | ({wire.HEADER_GROUP: group} if group else {})
             for _ in range(2 if twice else 1):
-                self._add(Written(made.log, made.body, made.topic, made.key, made.headers, phase))
+                self._add(Written(made.log, made.body, made.topic, made.key, headers, phase))
         return self
 
     def op(
@@ -194,3 +226,9 @@ RECIPES: Final[Mapping[Verdict, Callable[[_Draft], object]]] = {
     ),
 }
 """One history per verdict on a transaction."""
+FORGERIES: Final[Mapping[Forgery, Callable[[_Draft], object]]] = {
+    Forgery.OTHER_GROUP: lambda d: d.half().row(1).targets(group=d.other_group).op(OpKind.COMMIT),
+    Forgery.FORCED_BY_NOTHING: lambda d: d.half().row(4).targets().op(OpKind.COMMIT),
+    Forgery.UNFENCED: lambda d: d.half(fenced=False).targets().op(OpKind.COMMIT),
+}
+"""One history per forgery."""

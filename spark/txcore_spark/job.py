@@ -192,7 +192,7 @@ class Audit:
             judged = everything.where(F.col("bucket").isin([*touched]))
         everything, judged = (topics.marked(each, step.scope, step.covered.hidden) for each in (everything, judged))
         self._say("one line per transaction")
-        lines = step.keep.lines(screening.screened(judged, step.thresholds.late_ms))
+        lines = step.keep.lines(screening.screened(judged, step.thresholds.late_ms, step.scope.fence_only()))
         step.buckets = {int(bucket): run for bucket, run in before["buckets"].items()} if before else {}
         step.buckets |= {each["bucket"]: step.number for each in lines.select("bucket").distinct().collect()}
         self._say("verdicts")
@@ -229,7 +229,8 @@ class Audit:
         covered, scope = step.covered, step.scope
         in_force = tally.owned(near, covered.unknown_tokens)
         sums = tally.summed(in_force, tally.sums_of(len(scope.backends)))
-        tallies = tally.derived(sums, len(scope.backends), covered.judged(scope), covered.rows_known(scope))
+        known = (covered.judged(scope), covered.rows_known(scope))
+        tallies = tally.derived(sums, len(scope.backends), *known, scope.fence_only())
         if tallies.where(tally.needs_care()).limit(1).count():
             tallies = tally.careful(tallies, in_force)
         return tally.with_unproven(tallies, covered.sent_known(scope))

@@ -141,8 +141,8 @@ class Rows:
                 (
                     half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
                     position, position * OPS_PER_RECORD, ts_ms, half.generation, index, len(half.messages),
-                    0 if message is None else declared_hash(index, message), 0, half.decided, flags, deadline_ms, topic,
-                    half.reason or None,
+                    0 if message is None else declared_hash(half.group, index, message), 0, half.decided, flags,
+                    deadline_ms, topic, half.reason or None,
                 )
             )  # fmt: skip
 
@@ -197,8 +197,8 @@ class Rows:
         appended_ms: int | None,
     ) -> None:
         """Add a message of a target topic, unless its producer group is not audited here."""
-        name = _text(headers.get(wire.HEADER_ID))
-        group = self.groups.get(_text(headers.get(wire.HEADER_GROUP)), -1)
+        name, group_name = _text(headers.get(wire.HEADER_ID)), _text(headers.get(wire.HEADER_GROUP))
+        group = self.groups.get(group_name, -1)
         identity, colon, index = name.rpartition(":")
         if group < 0 or not colon:
             self.strange += 1
@@ -215,7 +215,7 @@ class Rows:
             (
                 transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,
                 position, position * OPS_PER_RECORD, appended_ms, 0, number, 0,
-                message_hash(number, topic, own_key, body, headers), 0, 0, 0, 0, topic, None,
+                message_hash(group_name, number, topic, own_key, body, headers), 0, 0, 0, 0, topic, None,
             )
         )  # fmt: skip
 
@@ -291,20 +291,35 @@ def bucket_of(transaction_id: bytes) -> int:
     return int.from_bytes(transaction_id[:6], "big") // BUCKET_MS
 
 
-def declared_hash(index: int, message: TargetMessage) -> int:
+def joined_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
+    """Return headers by name: the last one of a name, as most consumers read it, and the others under other names.
+
+    So the target of a message with a doubled header is not the half's, whichever of the two is the evil one.
+    """
+    found: dict[str, bytes] = {}
+    for name, value in headers:
+        if name in found:
+            found[f"{name}\0{len(found)}"] = found[name]
+        found[name] = value or b""
+    return found
+
+
+def declared_hash(group: str, index: int, message: TargetMessage) -> int:
     """Return the hash that this message's target must have."""
-    return message_hash(index, message.topic, message.key, message.body, message.headers)
+    return message_hash(group, index, message.topic, message.key, message.body, message.headers)
 
 
 def message_hash(
-    index: int, topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]
+    group: str, index: int, topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]
 ) -> int:
     """Return a 64-bit hash of the parts of a message that a consumer sees, without txcore's own headers.
 
-    The index is part of it, so that sums over a transaction differ when two messages have changed places.
+    The group is part of it, because its header may be another group's. So is the index: sums over a transaction differ
+    when two messages have changed places.
     """
     raw_key = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
     digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8)
+    digest.update(b"\0" + group.encode("utf-8", "surrogatepass") + b"\0")
     digest.update(_HEAD(index, -1 if raw_key is None else len(raw_key), len(body)))
     digest.update(raw_key or b"")
     digest.update(body)

@@ -87,6 +87,13 @@ class Scope:
             return self.tables().get(number, [])
         return [source.group] if source.group in self.loaded.config.groups else []
 
+    def fence_only(self) -> list[int]:
+        """Return the numbers of the groups in which only the fence decides: nothing else is there to be asked."""
+        groups = self.loaded.config.groups.items()
+        return [
+            self.groups[name] for name, each in groups if each.database and not each.listener and each.callback is None
+        ]
+
     def topics_of(self, group: str, backend: str) -> set[str]:
         """Return the topics that a group's halves name, on any broker, if the group is on this one."""
         backends = self.backends_of(group)

@@ -7,6 +7,7 @@ columns of `txcore_spark.tally`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -30,13 +31,14 @@ def is_claim() -> Column:
     return (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM))
 
 
-def screened(rows: DataFrame, late_ms: int) -> DataFrame:
+def screened(rows: DataFrame, late_ms: int, fence_only: Sequence[int] = ()) -> DataFrame:
     """Return one line per transaction; `doubt` is 0 where no verdict is possible, whatever other rows exist.
 
     Where `doubt` is 1, only `tx`, `bucket` and `born_ms` of the line are valid.
 
     Args:
         late_ms: Longest time from half to decision that deserves no verdict.
+        fence_only: Groups in which the fence decides every half, whatever the half says of itself.
     """
     is_half, is_target, is_row = (F.col("kind") == int(kind) for kind in (Kind.HALF, Kind.TARGET, Kind.ROW))
     is_end = _is_op(OpKind.COMMIT, OpKind.ROLLBACK)
@@ -64,7 +66,7 @@ def screened(rows: DataFrame, late_ms: int) -> DataFrame:
         .select(
             "tx", "bucket", "born_ms", "group", F.bit_count(F.col("backends") - 1).alias("home"), "halves",
             "commits", "rollbacks", F.lit(0).alias("pending"), "declared", F.col("targets").alias("all_targets"),
-            "half_ms", "op_ms", F.when(_is_well(late_ms), 0).otherwise(1).alias("doubt"),
+            "half_ms", "op_ms", F.when(_is_well(late_ms, fence_only), 0).otherwise(1).alias("doubt"),
         )
     )  # fmt: skip
 
@@ -102,12 +104,13 @@ def _packed() -> Column:
     return packed
 
 
-def _is_well(late_ms: int) -> Column:
+def _is_well(late_ms: int, fence_only: Sequence[int]) -> Column:
     row, declared = F.coalesce(F.col("row_read"), F.lit(0)) % 8, F.col("declared")
     whole = _bit("declared") - 1
     is_committed = (F.col("commits") == 1) & (F.col("rollbacks") == 0) & (F.col("targets") == declared)
     is_committed &= (F.col("mask") == whole) & (F.col("difference") == 0)
-    is_committed &= (row == 1) | ((row == 0) & (F.col("fenced") == 0))
+    may_lack_row = (F.col("fenced") == 0) & ~F.col("group").isin(list(fence_only))
+    is_committed &= (row == 1) | ((row == 0) & may_lack_row)
     is_rolled_back = (F.col("commits") == 0) & (F.col("rollbacks") == 1) & (F.col("targets") == 0) & row.isin(0, 2)
     by_half = (
         (F.col("halves") == 1)

@@ -133,6 +133,7 @@ def _op_sums() -> list[Sum]:
         _high("other_ms", is_other, ts),
         _high("undeliverable", is_discard & (F.col("decision") == UNDELIVERABLE), generation, -1),
         _count("overrides", is_override),
+        _count("forces", _is_op(OpKind.FORCE)),
     ]
 
 
@@ -211,14 +212,20 @@ def _at_home(backend_count: int, home: Column) -> tuple[Column, Column, Column]:
 
 
 def derived(
-    lines: DataFrame, backend_count: int, judged: Mapping[int, Column], rows_known: Mapping[int, Column]
+    lines: DataFrame,
+    backend_count: int,
+    judged: Mapping[int, Column],
+    rows_known: Mapping[int, Column],
+    fence_only: Sequence[int] = (),
 ) -> DataFrame:
     """Return the columns of a `Tally`, and the columns that are shown of it.
 
     Args:
         judged: Per group, the condition under which absence is a proof.
         rows_known: Per group, the condition under which a missing fence row is a proof.
+        fence_only: Groups in which the fence decides every half, whatever the half says of itself.
     """
+    is_fenced = F.col("group").isin(list(fence_only)) & (F.col("halves") > 0) if fence_only else F.lit(False)
     places = [F.when(F.col(name) >= 0, F.col(name)) for name in ("home", "op_home")]
     places += [F.when(F.col(f"targets_{number}") > 0, F.lit(number)) for number in range(backend_count)]
     home = F.coalesce(*places, F.lit(-1))
@@ -238,6 +245,7 @@ def derived(
         .withColumn("present", F.bit_count(mask).cast("bigint"))
         .withColumn("all_targets", total)
         .withColumn("home", home)
+        .withColumn("fenced", F.when(is_fenced, F.lit(1).cast("bigint")).otherwise(F.col("fenced")))
     )
     one = (F.col("declared") == 1) & (F.col("index_max") <= 0)
     differs_one = (F.col("target_hash_min") != F.col("half_hash_min")) | (

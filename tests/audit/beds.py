@@ -31,6 +31,7 @@ class Bed:
     url: str = ""
     topics: tuple[str, ...] = ("orders.created", "orders.mail")
     sections: str = ""  #: further sections of the configuration
+    listener: str = ""  #: of the group, in the configuration
 
     def __post_init__(self):
         self.url = self.url or f"sqlite:///{self.folder}/broker.db"
@@ -71,7 +72,7 @@ class Bed:
         lines += [f"{key} = {value}" for key, value in ({"grace_s": 86_400} | audit).items()]
         lines += [
             "[backends.main]", f'url = "{self.url}"', "[databases.main]", f'url = "{self.database}"',
-            f"[groups.{self.group}]", 'database = "main"', self.sections,
+            f"[groups.{self.group}]", 'database = "main"', f'listener = "{self.listener}"', self.sections,
         ]  # fmt: skip
         path = self.folder / "txcore.toml"
         path.write_text("\n".join(lines), encoding="utf-8")

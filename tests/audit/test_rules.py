@@ -122,6 +122,8 @@ def by_hand(new):
         Case("by the message table, with a half that turned up", new(), []).half().row(3).target(0).ops(COMMIT),
         Case("by the message table, with an end of nothing", new(), ["PHANTOM"]).row(3).target(0).ops(COMMIT),
         Case("committed without a row", new(), ["MISDECIDED"]).half().target(0).ops(COMMIT),
+        Case("forced in the table, and by no operator", new(), ["MISDECIDED"]).half().row(4).target(0).ops(COMMIT),
+        Case("forced in the table, and not decided yet", new(), ["STUCK"]).half().row(4),
         Case("committed after a tombstone", new(), ["LEAK", "MISDECIDED"]).half().row(2).target(0).ops(COMMIT),
         Case("committed by the listener's word, after the tombstone that the check left", new(), [])
         .half(fenced=False).row(2).target(0).ops(COMMIT),

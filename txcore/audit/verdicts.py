@@ -105,6 +105,7 @@ class Tally:
         undeliverable: Highest generation of such a DISCARD for targets that refuse; -1 without one.
         discarded_ms: Time of the newest DISCARD in force; 0 without one.
         overrides: Decisions that an operator made against the fence.
+        forces: Requests of operators for a decision, and the checkers' replies.
         parked, poison: Parked records, and those among them that hold no half: POISON and LOST.
         row: The fence row's state, 0 without a row; 1, 3, `SENT`, `DROPPED` and `PARKED` say committed, 4 forced, 2
             rolled back, but only where the half is `fenced`: else it is the tombstone after which a listener was asked.
@@ -133,6 +134,7 @@ class Tally:
     undeliverable: int = -1
     discarded_ms: int = 0
     overrides: int = 0
+    forces: int = 0
     parked: int = 0
     poison: int = 0
     row: int = 0
@@ -211,7 +213,9 @@ def _misdecided(t: Any, _: Thresholds) -> Any:
     has_no_row = (t.row == 0) & (t.fenced == 1) & (t.row_absence == 1) & (t.absence == 1)
     is_wrong_commit = _is_commit(t) & (_is_undone(t) | has_no_row)
     is_wrong_rollback = _is_rollback(t) & ((t.row == 1) | _is_via_table(t))
-    return (t.overrides == 0) & (is_wrong_commit | is_wrong_rollback)
+    # The fence says "forced", but no operator has asked for anything.
+    is_forced_by_nothing = (t.row == 4) & (t.forces == 0) & (t.commits + t.rollbacks > 0) & (t.absence == 1)
+    return (t.overrides == 0) & (is_wrong_commit | is_wrong_rollback | is_forced_by_nothing)
 
 
 def _stuck(t: Any, s: Thresholds) -> Any:

@@ -36,7 +36,7 @@ from txcore_spark.plan import (
     flushed,
     split_evenly,
 )
-from txcore_spark.rows import Rows
+from txcore_spark.rows import Rows, joined_headers
 
 POLL_S: Final = 0.25
 CONSUMED_MAX: Final = 5_000
@@ -173,7 +173,7 @@ def add_record(
     elif source.log == PARKED:
         rows.add_parked(offset, value, stamp_ms)
     else:
-        rows.add_target(offset, source.topic, key, value, {name: each or b"" for name, each in headers}, stamp_ms)
+        rows.add_target(offset, source.topic, key, value, joined_headers(headers), stamp_ms)
 
 
 def messages(consumer: Any, topic: str, wanted: Range) -> Iterator[Any]:

@@ -17,8 +17,7 @@ from typing import Any, Final
 from sqlalchemy import create_engine
 
 import txcore
-from txcore.audit.verdicts import Verdict
-from txcore_spark.anomalies import RECIPES, History, Maker, Phase, identity_of
+from txcore_spark.anomalies import FORGERIES, RECIPES, Fault, History, Maker, Phase, identity_of
 from txcore_spark.selftest.writers import open_writer, write_rows
 
 PARTITIONS: Final = 4
@@ -46,6 +45,11 @@ class Bed:
     taps: list[str]
     expected: dict[bytes, set[str]] = field(default_factory=dict)
     live_count: int = 0
+
+    @property
+    def other_group(self) -> str:
+        """A second group of the configuration, which is empty; its name is on forged messages."""
+        return f"{self.group}-other"
 
 
 @dataclass(slots=True)
@@ -87,16 +91,18 @@ def plant(bed: Bed, count: int, each: int, say: Say, *, seed: int = 1) -> None:
     fence = txcore.SqlFence(engine)
     fence.create()
     backend = txcore.connect(bed.url)
-    backend.ensure_group(bed.group, PARTITIONS).result(60)
+    for group in (bed.group, bed.other_group):
+        backend.ensure_group(group, PARTITIONS).result(60)
     backend.close()
     writer = open_writer(bed.url, bed.group)
     writer.prepare(bed.topics)
     is_timed = not bed.url.startswith("rabbitmq")
     maker = Maker(
         bed.group, PARTITIONS, bed.topics, key_as_header=not bed.url.startswith(("kafka", "sqlite")),
-        late_ms=0 if is_timed else LATE_BORN_S * 1000,
+        late_ms=0 if is_timed else LATE_BORN_S * 1000, other_group=bed.other_group,
     )  # fmt: skip
-    kinds: list[Verdict | None] = [kind for kind in RECIPES for _ in range(each)]
+    faults: list[Fault] = [*RECIPES, *FORGERIES]
+    kinds: list[Fault | None] = [kind for kind in faults for _ in range(each)]
     kinds += [None] * (count - len(kinds))
     rng = random.Random(seed)  # noqa: S311 - an order, not a secret
     rng.shuffle(kinds)
@@ -165,6 +171,7 @@ def write_config(beds: Sequence[Bed], folder: Path, more: Mapping[str, str] | No
         lines += [
             f"[backends.{bed.name}]", f'url = "{bed.url}"', f"[databases.{bed.name}]", f'url = "{bed.database}"',
             f"[groups.{bed.group}]", f'backend = "{bed.name}"', f'database = "{bed.name}"',
+            f"[groups.{bed.other_group}]", f'backend = "{bed.name}"', f'database = "{bed.name}"',
             f"[audit.backends.{bed.name}]", f"topics = [{'' if bed.taps else topics}]", f"taps = [{taps}]",
         ]  # fmt: skip
     path = folder / "txcore.toml"

@@ -1,0 +1,54 @@
+"""Forged records that no program of txcore writes: each gets its verdict, and an honest group gets none."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from beds import Bed, found_in
+from txcore_spark.anomalies import FORGERIES, Forgery, Maker, identity_of
+from txcore_spark.plan import TARGET, Source
+from txcore_spark.readers.kafka import add_record
+from txcore_spark.rows import Place, Rows
+
+import txcore
+
+OTHER = "payments"
+
+
+@pytest.fixture
+def bed(tmp_path):
+    """A group beside another one of the same configuration."""
+    sections = f'[groups.{OTHER}]\ndatabase = "main"'
+    made = Bed(tmp_path, sections=sections)
+    made.maker = Maker("orders", 2, list(made.topics), key_as_header=False, other_group=OTHER)
+    with txcore.connect(made.url) as backend:
+        backend.ensure_group(OTHER, 1).result(10)
+    return made
+
+
+def test_each_forgery_gets_its_verdict_and_no_other(spark, bed):
+    """Where a listener may commit without a row, the half's own word counts."""
+    bed.write(*FORGERIES, *[None] * 5)
+    manifest = bed.audit(spark).once()
+    assert {tx: verdicts for tx, verdicts in bed.expected.items() if verdicts} == found_in(bed.store(), manifest)
+    assert 2 == manifest["exit_code"]
+    unfenced = dict(zip(FORGERIES, bed.expected, strict=False))[Forgery.UNFENCED]
+    bed.listener = "shop:listener"
+    assert unfenced not in found_in(bed.store(), bed.audit(spark).once())
+
+
+def test_a_doubled_header_differs_from_the_half_in_either_order():
+    """A consumer may read the first one or the last one; with the evil one first, the last one is the half's."""
+    maker = Maker("g", 1, ["t"], key_as_header=False)
+    history = maker.make(identity_of(1_700_000_000_000, 1), 1_700_000_000_000)
+    half = next(each for each in history.records if each.log == "half")
+    target = next(each for each in history.records if each.log == "target")
+    rows = Rows(Place(0, 0, 0, 0), {"g": 0})
+    rows.add_half(0, half.body, None)
+    honest = [(name, value if isinstance(value, bytes) else value.encode()) for name, value in target.headers.items()]
+    for number, headers in enumerate((honest, [("n", b"evil"), *honest], [*honest, ("n", b"evil")])):
+        add_record(rows, Source(1, "main", TARGET, "t", topic="t"), number, None, target.key, target.body, headers)
+    wanted, *found = rows.take().column("hash").to_pylist()
+    assert [True, False, False] == [each == wanted for each in found]
