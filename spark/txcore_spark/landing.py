@@ -22,7 +22,7 @@ from txcore.signing import keys_file_of
 from txcore_spark import topics
 from txcore_spark.keeping import Keep
 from txcore_spark.plan import FENCE, HALF, OP, PARKED, TARGET, Broker, Edge, Range, Source
-from txcore_spark.readers import reader_of
+from txcore_spark.readers import fence, reader_of
 from txcore_spark.scope import Scope
 from txcore_spark.sources import frame_of
 from txcore_spark.topics import Topics
@@ -222,23 +222,27 @@ class Lander:
         """Read every fence table, the second time only the rows that may be new."""
         births = self._births
         lower = max(births.lower, births.again) if is_late else births.lower
-        ranges = [
-            Range(
-                self._scope.sources[number],
-                self._scope.place(self._scope.sources[number], 0),
-                int(is_late),
-                int(is_late) + 1,
+        ranges: list[Range] = []
+        for number, groups in self._scope.tables().items():
+            source = self._scope.sources[number]
+            known = self._planned.ranges[f"{source.backend} (fence)"]
+            start = max((each.end for each in known if each.source == source), default=0)
+            wanted = Range(
+                source,
+                self._scope.place(source, 0),
+                start,
+                start + 1,
                 timeout_s=self._settings.read_timeout_s,
                 groups={group: self._scope.groups[group] for group in groups},
                 reading=self._reading + is_late,
                 lower=lower,
                 upper=births.upper,
             )
-            for number, groups in self._scope.tables().items()
-        ]
+            url = self._scope.loaded.secret("databases", source.backend, "url")
+            parts = fence.split(url, wanted, self._settings.range_records_max)
+            known += parts
+            ranges += parts
         self._land(ranges, keep)
-        for each in ranges:
-            self._planned.ranges[f"{each.source.backend} (fence)"].append(each)
 
     def _land(self, ranges: Iterable[Range], keep: Keep) -> None:
         """Read *ranges*, each once, into *keep*."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,18 @@ pytest.importorskip("pyspark")
 
 from beds import Bed, found_in
 from sqlalchemy import create_engine, text
+from txcore_conformance import servers
+from txcore_conformance.required import obtained
+from txcore_spark.anomalies import identity_of
 from txcore_spark.command import lines_of
+from txcore_spark.plan import FENCE, Range, Source
+from txcore_spark.readers import fence
 from txcore_spark.report import page
+from txcore_spark.rows import Kind, Place
+from txcore_spark.selftest.writers import write_rows
+from txcore_spark.sources import read_range
 
+import txcore
 from txcore import wire
 from txcore.errors import NewerRecordError
 from txcore.records import Op
@@ -149,3 +159,40 @@ def test_records_of_a_newer_txcore_are_read_again_and_counted_once(spark, bed):
     second = audit.incremental()
     assert (0, {}) == (second["exit_code"], second["counts"])
     assert 10 == sum(each["commits"] for each in second["transactions"])
+
+
+def test_only_the_group_s_fence_rows_are_read_and_old_ones_once(spark, bed):
+    """The database sends no rows of other groups; after the cut only an hour's rows are read a second time."""
+    old_ms = time.time_ns() // 1_000_000 - 3 * 3_600_000
+    tombstones = [(identity_of(old_ms, number), 2) for number in range(20)]
+    write_rows(bed.database, "txcore_tx", bed.group, tombstones)
+    write_rows(bed.database, "txcore_tx", "others", [(identity_of(old_ms, 100 + number), 1) for number in range(300)])
+    manifest = bed.audit(spark).once()
+    assert (0, {}) == (manifest["exit_code"], manifest["counts"])
+    logs, recent, old = 30, 10, 20
+    assert logs + 2 * recent + old == manifest["records"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+def test_a_large_fence_table_is_read_in_parts_and_each_row_once(kind, tmp_path):
+    """The parts follow each other by the times of the ids; the database sends no rows of other groups."""
+    begin_ms = time.time_ns() // 1_000_000 - 3_600_000
+    made = [identity_of(begin_ms + 1_000 * number, 0) for number in range(100)]  # each the first id of its time
+    with ExitStack() as stack:
+        url = f"sqlite:///{tmp_path}/shop.db"
+        if kind != "sqlite":
+            url = obtained(kind, lambda: stack.enter_context(servers.database_url(kind)))
+        engine = create_engine(url)
+        txcore.SqlFence(engine).create()
+        engine.dispose()
+        write_rows(url, "txcore_tx", "orders", [(each, 2) for each in made])
+        write_rows(url, "txcore_tx", "others", [(identity_of(begin_ms, 7), 1)])
+        wanted = Range(Source(0, "main", FENCE, "txcore_tx"), Place(0, 0, 0), 0, 1, groups={"orders": 0})
+        parts = fence.split(url, wanted, 25)
+        assert [(n, n + 1) for n in range(4)] == [(part.start, part.end) for part in parts]
+        # A part that begins at an id holds it.
+        parts[0], parts[1] = replace(parts[0], upper=made[30]), replace(parts[1], lower=made[30])
+        rows = [row for part in parts for batch in read_range(url, part) for row in batch.to_pylist()]
+        assert made == sorted(row["tx"] for row in rows if row["kind"] == Kind.ROW)
+        assert {Kind.ROW, Kind.COVER, Kind.COST} == {row["kind"] for row in rows}
+        assert bytes(16) == fence.pruned_below(url, "txcore_tx")

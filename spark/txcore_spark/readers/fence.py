@@ -6,8 +6,10 @@ rows leave the table only below the horizon, which is read last.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from txcore.audit.verdicts import DROPPED, PARKED, SENT
 from txcore.errors import BackendUnavailableError
-from txcore.ids import ID_BYTES
+from txcore.ids import ID_BYTES, born_ms, first_id_at
 from txcore_spark.plan import Range, flushed
 
 PAGE_ROWS: Final = 20_000
@@ -25,7 +27,7 @@ PAGE_ROWS: Final = 20_000
 def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the range's groups and ids in a fence table."""
     rows, count = wanted.rows(), 0
-    last = wanted.lower or bytes(ID_BYTES)
+    last = _before(wanted.lower)
     engine = create_engine(url)
     try:
         with engine.connect() as connection:
@@ -91,24 +93,64 @@ def _state(connection: Connection, table: str) -> str:
     return f"CASE WHEN f.state = 3 THEN {says} ELSE f.state END"
 
 
+def split(url: str, wanted: Range, records_max: int) -> list[Range]:
+    """Cut a range by the times of its ids into ranges of about *records_max* rows, each numbered by its start.
+
+    A database that does not answer gives one range, whose task says why it cannot be read.
+    """
+    engine = create_engine(url)
+    try:
+        with engine.connect() as connection:
+            where, values = _where(connection, wanted, _before(wanted.lower))
+            table = wanted.source.name
+            count = connection.execute(text(f"SELECT count(*) FROM {table} f {where}"), values).scalar() or 0
+            parts = -(-count // records_max)
+            if parts < 2:
+                return [wanted]
+            ends = [
+                connection.execute(text(f"SELECT f.transaction_id FROM {table} f {where} {order} LIMIT 1"), values)
+                for order in ("ORDER BY f.transaction_id", "ORDER BY f.transaction_id DESC")
+            ]
+            first_ms, last_ms = (born_ms(as_bytes(end.scalar())) for end in ends)
+    except SQLAlchemyError:
+        return [wanted]
+    finally:
+        engine.dispose()
+    cuts = [bytes(first_id_at(first_ms + (last_ms - first_ms) * n // parts)) for n in range(1, parts)]
+    bounds = itertools.pairwise([wanted.lower, *sorted(set(cuts)), wanted.upper])
+    return [
+        replace(wanted, start=wanted.start + n, end=wanted.start + n + 1, lower=lower, upper=upper)
+        for n, (lower, upper) in enumerate(bounds)
+    ]
+
+
+def _before(lower: bytes) -> bytes:
+    """Return the id after which *lower* is the next one; the lowest id of all belongs to no transaction."""
+    return (int.from_bytes(lower, "big") - 1).to_bytes(ID_BYTES, "big") if any(lower) else bytes(ID_BYTES)
+
+
 def _page(connection: Connection, wanted: Range, state: str, last: bytes) -> list[tuple[bytes, int, str]]:
     """Return the next rows of the wanted groups and ids; the database sends no others."""
-    is_uuid = connection.dialect.name == "postgresql"
-    names = {f"group_{number}": group for number, group in enumerate(wanted.groups)}
-    below = f" AND f.transaction_id < {_id('upper', is_uuid=is_uuid)}" if wanted.upper else ""
+    where, values = _where(connection, wanted, last)
     sql = (
-        f"SELECT f.transaction_id, {state}, f.producer_group FROM {wanted.source.name} f "
-        f"WHERE f.transaction_id > {_id('last', is_uuid=is_uuid)}{below} "
-        f"AND f.producer_group IN ({', '.join(f':{name}' for name in names)}) "
+        f"SELECT f.transaction_id, {state}, f.producer_group FROM {wanted.source.name} f {where} "
         "ORDER BY f.transaction_id LIMIT :page"
     )
-    bounds = {"last": last} | ({"upper": wanted.upper} if wanted.upper else {})
-    values = {name: str(uuid.UUID(bytes=each)) if is_uuid else each for name, each in bounds.items()}
-    found = connection.execute(text(sql), {**values, **names, "page": PAGE_ROWS})
+    found = connection.execute(text(sql), {**values, "page": PAGE_ROWS})
     page = [(as_bytes(row[0]), int(row[1]), str(row[2])) for row in found]
     connection.rollback()
     return page
 
 
-def _id(name: str, *, is_uuid: bool) -> str:
-    return f"CAST(:{name} AS uuid)" if is_uuid else f":{name}"
+def _where(connection: Connection, wanted: Range, last: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the condition for the wanted rows after the id *last*, and its values."""
+    is_uuid = connection.dialect.name == "postgresql"
+    names = {f"group_{number}": group for number, group in enumerate(wanted.groups)}
+    bounds = {"last": last} | ({"upper": wanted.upper} if wanted.upper else {})
+    place = "CAST(:{} AS uuid)" if is_uuid else ":{}"
+    below = f"AND f.transaction_id < {place.format('upper')} " if wanted.upper else ""
+    sql = (
+        f"WHERE f.transaction_id > {place.format('last')} {below}"
+        f"AND f.producer_group IN ({', '.join(f':{name}' for name in names)})"
+    )
+    return sql, {name: str(uuid.UUID(bytes=each)) if is_uuid else each for name, each in bounds.items()} | names
