@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MODES: Final = ("incremental", "once", "continuous")
 SUMMARY_KEYS: Final = (
     "number", "mode", "exit_code", "counts", "severities", "gaps", "records", "strange", "now_ms", "judged_from_ms",
+    "withheld", "rows_withheld", "horizons", "unread", "refused",
 )  # fmt: skip
 _WORDS: Final = {
     0: "pass: everything agrees",

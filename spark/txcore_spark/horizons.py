@@ -19,6 +19,7 @@ from txcore_spark.limits import time_text
 from txcore_spark.readers.fence import pruned_below
 from txcore_spark.rows import Kind
 from txcore_spark.scope import Scope
+from txcore_spark.topics import VIA_TABLE
 
 
 def read(scope: Scope, covered: Coverage, rows: DataFrame, before: Mapping[str, Any] | None, now_ms: int) -> None:
@@ -61,7 +62,8 @@ def _doubt(
 
 def _closed_below(rows: DataFrame, number: int, horizon: bytes, ended_ms: int) -> int:
     """Return how many rows that were read below the horizon a prune at that time would have deleted."""
-    is_row = (F.col("kind") == int(Kind.ROW)) & (F.col("source") == number)
+    # A prune leaves the rows of messages that wait in the message table.
+    is_row = (F.col("kind") == int(Kind.ROW)) & (F.col("source") == number) & ~F.col("code").isin(*VIA_TABLE)
     is_final = (F.col("kind") == int(Kind.OP)) & F.col("code").isin(int(OpKind.COMMIT), int(OpKind.ROLLBACK))
     ended = rows.where(is_final & (F.col("ts_ms") < ended_ms)).select("tx")
     below = rows.where(is_row & (F.col("tx") < F.lit(bytearray(horizon)))).select("tx").distinct()

@@ -32,8 +32,6 @@ QUIET_S: Final = 0.5
 """Silence, in seconds, after which the end of a stream is read; the messages of the last chunk arrive at once."""
 FREEZE_S: Final = 3.0
 """Longest time, in seconds, for which a growing stream is followed before its end is read."""
-SEAL_S: Final = 5.0
-"""Longest time, in seconds, for which the last record of a stream is awaited; without it the stream has no seal."""
 HEARTBEAT_S: Final = 30
 _BROKERS_OWN: Final = frozenset({OFFSET_HEADER, "x-stream-filter-value"})
 
@@ -159,7 +157,9 @@ class RabbitmqBroker:
         try:
             channel.basic_qos(prefetch_count=PREFETCH)
             arguments = {OFFSET_HEADER: end - 1}
-            for method, properties, body in channel.consume(name, arguments=arguments, inactivity_timeout=SEAL_S):
+            for method, properties, body in channel.consume(
+                name, arguments=arguments, inactivity_timeout=self._timeout_s
+            ):
                 if method is None or properties.headers[OFFSET_HEADER] >= end:
                     return ""
                 if properties.headers[OFFSET_HEADER] == end - 1:
