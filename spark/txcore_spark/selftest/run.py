@@ -167,12 +167,12 @@ def write_config(beds: Sequence[Bed], folder: Path, more: Mapping[str, str] | No
     lines = ["[audit]", f'store = "{folder / "audit"}"', f"late_s = {LATE_S}", "grace_s = 1", "release_s = 1"]
     lines += [f"{key} = {value}" for key, value in (more or {}).items()]
     for bed in beds:
-        taps, topics = (", ".join(f'"{each}"' for each in names) for names in (bed.taps, bed.topics))
+        taps = ", ".join(f'"{each}"' for each in bed.taps)
         lines += [
             f"[backends.{bed.name}]", f'url = "{bed.url}"', f"[databases.{bed.name}]", f'url = "{bed.database}"',
             f"[groups.{bed.group}]", f'backend = "{bed.name}"', f'database = "{bed.name}"',
             f"[groups.{bed.other_group}]", f'backend = "{bed.name}"', f'database = "{bed.name}"',
-            f"[audit.backends.{bed.name}]", f"topics = [{'' if bed.taps else topics}]", f"taps = [{taps}]",
+            f"[audit.backends.{bed.name}]", f"taps = [{taps}]",
         ]  # fmt: skip
     path = folder / "txcore.toml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
