@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from txcore.config import Loaded
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
-from txcore.signing import split_keys_file
 from txcore_spark.plan import TARGET, Range, Source
 from txcore_spark.readers import reader_of
 from txcore_spark.rows import Kind
@@ -54,7 +53,7 @@ class Look:
 
     def _targets(self, backend: str, topic: str) -> dict[bytes, set[int]]:
         found: dict[bytes, set[int]] = defaultdict(set)
-        url, _ = split_keys_file(self._loaded.secret("backends", backend, "url"))
+        url = self._loaded.secret("backends", backend, "url")
         for wanted in list(self._ranges(url, self._source(backend, topic))):
             for batch in reader_of(url).read(url, wanted):
                 is_wanted = pc.and_(pc.equal(batch["kind"], int(Kind.TARGET)), pc.is_in(batch["tx"], self._wanted))
