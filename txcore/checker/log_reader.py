@@ -225,8 +225,10 @@ class LogReader:
         answered already, and a half with its id may be parked.
         """
         state, identity = self._tenure.state, half.transaction_id
-        self._context.report.event(names.HALF_UNPROVEN, transaction_id=identity, position=record.position)
-        if state.knows(identity) or not half.messages:
+        is_known = state.knows(identity)
+        if is_known or half.messages:  # else it changes nothing: perhaps another plugin's mark of the log's end
+            self._context.report.event(names.HALF_UNPROVEN, transaction_id=identity, position=record.position)
+        if is_known or not half.messages:
             state.pass_over(record.position)
             return
         plain = plain_of(half)
@@ -256,6 +258,7 @@ class LogReader:
     def _park_bytes(self, position: Position, code: ParkCode, reason: str, body: bytes) -> None:
         """Have bytes parked under a name of their own, so that no transaction changes because of them."""
         name = hashlib.blake2b(body, digest_size=16, salt=position.to_bytes(16, "big")[-16:]).digest()
+        self.lost.found(name, 0)
         self._tenure.state.read_half(position, unreadable(name, position, 0, code, reason, body))
 
     def _pending(self, record: LogRecord, half: Half) -> Pending:
