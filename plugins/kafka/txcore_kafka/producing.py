@@ -280,11 +280,14 @@ class Producing:
         self._take_reports()
 
     def _poll_several(self, timeout_s: float) -> None:
-        """Poll all clients, and wait only for one with records under way."""
+        """Poll each client once, and wait only for one with records under way; not with reports of others in hand."""
         clients = self.clients()
         busy = [client for client in clients if len(client)] or clients[:1]
         for client in clients:
-            client.poll(0.0)
+            if client is not busy[0]:
+                client.poll(0.0)
+        if self.reports:
+            timeout_s = 0.0
         busy[0].poll(timeout_s if len(busy) == 1 else min(timeout_s, SHARED_POLL_S))
 
     def _take_reports(self) -> None:
