@@ -30,7 +30,7 @@ POLLING_COUNT_MIN: Final = 16
 """Numbers of waiting tasks at which the event loop's thread starts, and stops, polling the backend."""
 POLLING_PAUSE_S: Final = 0.001
 COLLECTING_S: Final = 0.005
-"""Seconds after which the collected releases of tasks are handed over with the next one."""
+"""Seconds after which the collected releases of tasks are handed over with the next one, within one turn."""
 R = TypeVar("R")
 
 
@@ -149,13 +149,15 @@ class AsyncBridge:
         return waiter.future
 
     def release(self, resolution: Resolution) -> asyncio.Future[Outcome]:
-        """Release *resolution* in the same way, and at once when tasks have kept the loop busy for long.
+        """Release *resolution* in the same way, and earlier in a turn in which tasks keep the loop busy for long.
 
         A producer lets others run by the clock, which its flow has just read, and the next task may block for long.
         """
         waiter = self._collect()
         self._resolutions.put(resolution, waiter)
-        if self.loop.time() - self._collecting_since_s > COLLECTING_S:
+        now_s = self.loop.time()
+        if now_s - self._collecting_since_s > COLLECTING_S:
+            self._collecting_since_s = now_s
             self._release()
         return waiter.future
 

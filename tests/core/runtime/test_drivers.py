@@ -14,7 +14,7 @@ import pytest
 from txcore.port import failed, resolved
 from txcore.records import DURABLE, HalfRecord, Outcome, Resolution, Status
 from txcore.runtime.commands import Call, Spawn, Timed
-from txcore.runtime.drivers import AsyncBridge, BlockingBridge, run_async, run_blocking
+from txcore.runtime.drivers import COLLECTING_S, AsyncBridge, BlockingBridge, run_async, run_blocking
 from txcore.runtime.wakeup import PASSING_MAX
 
 HALF = HalfRecord("g", 0, bytes(16), 0, b"", ())
@@ -226,6 +226,31 @@ class TestAsync:
 
         asyncio.run(main())
         assert ["blocked", "blocked", Resolution, Resolution, "blocked", Resolution] == events
+
+    def test_releases_of_a_long_turn_leave_in_groups(self, capabilities, monkeypatch):
+        """The releases of many tasks that keep the loop busy together share calls of the backend all the same."""
+        sizes = []
+
+        def settle(batch, index, item):
+            if index == 0:
+                sizes.append(len(batch.items))
+            batch.settle(index, DURABLE)
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            bridge, now_s = AsyncBridge(loop, Backend(capabilities(), settle)), 0.0
+
+            def work():
+                nonlocal now_s
+                now_s += COLLECTING_S / 10
+
+            monkeypatch.setattr(loop, "time", lambda: now_s)
+            await asyncio.gather(*(run_async(flow_of(Call(work), RELEASE), bridge) for _ in range(60)))
+
+        asyncio.run(main())
+        assert 60 == sum(sizes)
+        assert max(sizes) <= 12
+        assert len(sizes) <= 7
 
     def test_a_burst_of_outcomes_wakes_the_loop_once(self, capabilities):
         """A burst of outcomes wakes the loop once, however many items it has."""
