@@ -55,4 +55,10 @@ MUTANTS = [
         replaced("txcore.producer.finish", "choose_end", publish_the_half_of_the_neighbour),
         TEST,
     ),
+    Mutant(
+        "refused-outweighs-unknown",
+        "A release with a refused and an unknown target is unknown, as it may be published.",
+        replaced("txcore.backends.batch_progress", "worse", lambda _: lambda known, outcome: known or outcome),
+        "tests/core/backends/test_batch_progress.py::test_records_that_end_one_by_one_end_their_item[order2]",
+    ),
 ]

@@ -31,9 +31,9 @@ MUTANTS = [
         "rabbitmq-refused-is-stored",
         "A target that no queue took is missing, and no op is written.",
         replaced(
-            "txcore_rabbitmq.releasing:Release",
-            "target_ended",
-            lambda ended: lambda self, index, *_: ended(self, index, Status.DURABLE, None),
+            "txcore_rabbitmq.releasing:Releases",
+            "record_ended",
+            lambda ended: lambda self, number, *_: ended(self, number, Status.DURABLE, None),
         ),
         TARGETS + "test_a_queue_deleted_after_the_half_was_stored_is_refused",
         "rabbitmq",

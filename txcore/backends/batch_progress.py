@@ -83,6 +83,11 @@ class HalfProgress(Progress[HalfRecord], eq=False):
         return Outcome(Status.REFUSED if index in self.unsent else Status.UNKNOWN, error)
 
 
+def worse(known: Outcome | None, outcome: Outcome) -> Outcome:
+    """Return the failure of an item with a further failed record: UNKNOWN is worse, as REFUSED would claim too much."""
+    return known if known is not None and known.status is Status.UNKNOWN else outcome
+
+
 def record_counts(resolutions: Sequence[Resolution]) -> list[int]:
     """Return the number of records that each release sends before its op: for `ReleaseProgress.left`."""
     return [len(each.targets) + (each.parked != b"") for each in resolutions]
@@ -112,6 +117,14 @@ class ReleaseProgress(Progress[Resolution], eq=False):
         """Write the ops of items whose records are all confirmed, and end the items."""
         raise NotImplementedError
 
+    def record_ended(self, number: int, status: Status, error: TxcoreError | None) -> None:
+        """Count a record as stored, refused or unknown."""
+        if status is Status.DURABLE:
+            self.confirmed.append((number,))
+            self._count(number >> RECORD_BITS)
+        else:
+            self.record_failed(number, Outcome(status, error))
+
     def records_stored(self, numbers: Sequence[int]) -> None:
         """Count records as stored."""
         self.confirmed.append(numbers)
@@ -131,17 +144,18 @@ class ReleaseProgress(Progress[Resolution], eq=False):
     def record_failed(self, number: int, outcome: Outcome) -> None:
         """Count a record as refused or unknown."""
         index = number >> RECORD_BITS
-        known = self.failures.get(index)
-        if known is None or known.status is not Status.UNKNOWN:
-            self.failures[index] = outcome
-        self.left[index] -= 1
-        if not self.left[index]:
-            self._go_on([index])
+        self.failures[index] = worse(self.failures.get(index), outcome)
+        self._count(index)
 
     def not_found(self, index: int, error: TxcoreError) -> None:
         """End an item before any record was sent: REFUSED for a usage error (no such group), else UNKNOWN."""
         is_refused = isinstance(error, UsageError)
         self.end((index,), Outcome(Status.REFUSED, error) if is_refused else self._expired(index, error))
+
+    def _count(self, index: int) -> None:
+        self.left[index] -= 1
+        if not self.left[index]:
+            self._go_on([index])
 
     def _go_on(self, indices: Sequence[int]) -> None:
         if self.failures:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from txcore.backends.batch_progress import worse
 from txcore.errors import BackendUnavailableError, TxcoreError, WireFormatError
 from txcore.ids import id_text
 from txcore.records import DURABLE, FINAL_KINDS, LogKind, Op, Outcome, Resolution, Status
@@ -54,15 +55,14 @@ class Release:
     __slots__ = (
         "_attempts",
         "_deadline_s",
-        "_error",
         "_expected",
+        "_failure",
         "_left",
         "_missing",
         "_names",
         "_resolution",
         "_sender",
         "_settle",
-        "_status",
     )
 
     def __init__(
@@ -77,8 +77,7 @@ class Release:
         self._attempts = 0
         self._left = 0
         self._missing: list[int] = []
-        self._status = Status.DURABLE
-        self._error: TxcoreError | None = None
+        self._failure: Outcome | None = None
 
     @property
     def looks_first(self) -> bool:
@@ -174,15 +173,14 @@ class Release:
                 self._missing.append(index)
             if isinstance(error, BackendUnavailableError):
                 status = Status.UNKNOWN  # no server refused it
-            # An unknown target outweighs a refused one, as REFUSED would claim too much.
-            if self._status is not Status.UNKNOWN:
-                self._status, self._error = status, error
+            self._failure = worse(self._failure, Outcome(status, error))
         self._left -= 1
         if not self._left:
-            if self._status is Status.DURABLE:
+            if self._failure is None:
                 self._write()
             else:
-                self._settle(Outcome(self._status, self._error, missing=tuple(sorted(self._missing))))
+                failure = self._failure
+                self._settle(Outcome(failure.status, failure.error, missing=tuple(sorted(self._missing))))
 
     # -- the op -----------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
+from txcore.backends.batch_progress import RECORD_BITS, ReleaseProgress, record_counts
 from txcore.clock import Clock
-from txcore.errors import ConfigError, MessageRejectedError, TxcoreError
+from txcore.errors import BackendUnavailableError, ConfigError, MessageRejectedError, TxcoreError
 from txcore.port import Batch
 from txcore.records import DURABLE, HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_ops, target_headers, target_id
@@ -43,47 +44,21 @@ class OpQueue:
         self.is_soon = False
 
 
-class Release:
-    """One resolution under way: counts its targets down, then queues its op. Settled exactly once."""
+class Releases(ReleaseProgress, eq=False, kw_only=True):
+    """Releases under way; the op of each is queued after the confirmations of its records."""
 
-    __slots__ = ("deadline_s", "error", "left", "missing", "releaser", "resolution", "settle", "status")
+    releaser: Releaser
+    deadline_s: float
 
-    def __init__(self, releaser: Releaser, resolution: Resolution, settle: Settle, deadline_s: float) -> None:
-        self.releaser = releaser
-        self.resolution = resolution
-        self.settle = settle
-        self.deadline_s = deadline_s
-        self.status = Status.DURABLE
-        self.error: TxcoreError | None = None
-        self.missing: list[int] = []
-        self.left = 0
-
-    def target_ended(self, index: int, status: Status, error: TxcoreError | None) -> None:
-        """Take the end of one target, or of the parked record if *index* is -1."""
-        if status is not Status.DURABLE:
-            if index >= 0:
-                self.missing.append(index)
-            # An unknown target outweighs a refused one, as REFUSED would claim too much.
-            if self.status is not Status.UNKNOWN:
-                self.status, self.error = status, error
-        self.left -= 1
-        if not self.left:
-            self.targets_done()
-
-    def targets_done(self) -> None:
-        """Settle a failed item, or continue with the op."""
-        resolution = self.resolution
-        if self.status is not Status.DURABLE:
-            self.settle(Outcome(self.status, self.error, missing=tuple(sorted(self.missing))))
-        elif resolution.op is None:
-            self.settle(DURABLE)
-        else:
-            half = resolution.half
-            if resolution.flush:
-                self.releaser.queue_op(half.group, half.partition, resolution.op, self.settle)
-            else:
-                self.releaser.queue_op(half.group, half.partition, resolution.op, None)
-                self.settle(DURABLE)
+    def queue_ops(self, indices: Sequence[int]) -> None:
+        """See `ReleaseProgress.queue_ops`."""
+        for index in indices:
+            resolution, settle = self.items[index], functools.partial(self.end, (index,))
+            if resolution.op is not None:
+                half = resolution.half
+                self.releaser.queue_op(half.group, half.partition, resolution.op, settle if resolution.flush else None)
+            if resolution.op is None or not resolution.flush:
+                settle(DURABLE)
 
 
 class Releaser:
@@ -131,27 +106,27 @@ class Releaser:
 
     def release(self, batch: Batch[Resolution], deadline_s: float) -> None:
         """Publish the targets of each item, or its parked record; its op comes after their confirmations."""
-        for index, resolution in enumerate(batch.items):
-            item = Release(self, resolution, functools.partial(batch.settle, index), deadline_s)
+        items = batch.items
+        releases = Releases(batch, items, left=record_counts(items), releaser=self, deadline_s=deadline_s)
+        for index, resolution in enumerate(items):
             half = resolution.half
             if self.knows(half.group, half.partition) or not resolution.targets:
-                self._begin(item)
+                self._begin(releases, index)
             else:
-                self._begin_when_known(item)
+                self._begin_when_known(releases, index)
 
-    def _begin(self, item: Release) -> None:
-        resolution, half = item.resolution, item.resolution.half
-        item.left = len(resolution.targets) + bool(resolution.parked)
-        if not item.left:
-            item.targets_done()
-            return
+    def _begin(self, releases: Releases, index: int) -> None:
+        resolution, first = releases.items[index], index << RECORD_BITS
+        half, ended = resolution.half, releases.record_ended
+        if not releases.left[index]:
+            releases.queue_ops((index,))
+        for number, target in enumerate(resolution.targets, first):
+            self._publish_target(releases, number, target)
         if resolution.parked:
             stream = log_name(half.group, LogKind.PARKED, half.partition)
-            end = functools.partial(item.target_ended, -1)
+            end = functools.partial(ended, first + len(resolution.targets))
             lane = log_lane(half.group, LogKind.PARKED)
-            self._publisher.send(Sending(lane, stream, resolution.parked, item.deadline_s, end))
-        for target in resolution.targets:
-            self._publish_target(item, target)
+            self._publisher.send(Sending(lane, stream, resolution.parked, releases.deadline_s, end))
 
     def _send_when_known(self, sending: Sending, half: HalfRecord, unknown: Sequence[Target]) -> None:
         def found(error: TxcoreError | None) -> None:
@@ -164,27 +139,25 @@ class Releaser:
 
         self._checks.ask([Target("", sending.routing_key)], found)
 
-    def _begin_when_known(self, item: Release) -> None:
+    def _begin_when_known(self, releases: Releases, index: int) -> None:
         """Publish after the group's op stream was found; refuse the item otherwise, as its op could not be written."""
-        half, missing = item.resolution.half, tuple(item.resolution.targets)
+        half = releases.items[index].half
         op_stream = Target("", log_name(half.group, LogKind.OP, half.partition))
 
         def ended(_status: Status, error: TxcoreError | None) -> None:
-            item.settle(Outcome(Status.UNKNOWN, error, missing=missing))
+            releases.not_found(index, error or BackendUnavailableError("no answer"))
 
         lane = log_lane(half.group, LogKind.OP)
-        gate = Sending(lane, op_stream.routing_key, b"", item.deadline_s, ended)
+        gate = Sending(lane, op_stream.routing_key, b"", releases.deadline_s, ended)
 
         def found(error: TxcoreError | None) -> None:
             if gate.end is None:
                 return
             gate.end = None
             if error is None:
-                self._begin(item)
-            elif isinstance(error, MessageRejectedError):
-                item.settle(Outcome(Status.REFUSED, _no_group(half), missing=missing))
+                self._begin(releases, index)
             else:
-                item.settle(Outcome(Status.UNKNOWN, error, missing=missing))
+                releases.not_found(index, _no_group(half) if isinstance(error, MessageRejectedError) else error)
 
         self._publisher.watch(gate)
         self._checks.ask([op_stream], found)
@@ -236,20 +209,20 @@ class Releaser:
         lane, stream = log_lane(group, LogKind.OP), log_name(group, LogKind.OP, partition)
         self._publisher.send(Sending(lane, stream, encode_ops(ops), deadline_s, ended, is_urgent=True))
 
-    def _publish_target(self, item: Release, index: int) -> None:
-        half = item.resolution.half
-        end = functools.partial(item.target_ended, index)
+    def _publish_target(self, releases: Releases, number: int, index: int) -> None:
+        resolution = releases.items[number >> RECORD_BITS]
+        half = resolution.half
+        end = functools.partial(releases.record_ended, number)
         message = half.messages[index]
         target = self._target(message.topic)
         message_id = target_id(half.transaction_id, index)
-        by = item.resolution.by
-        headers = target_headers(half.group, half.transaction_id, index, message, by, key_as_header=True)
+        headers = target_headers(half.group, half.transaction_id, index, message, resolution.by, key_as_header=True)
         self._publisher.send(
             Sending(
                 target_lane(target.exchange),
                 target.routing_key,
                 message.body,
-                item.deadline_s,
+                releases.deadline_s,
                 self._unreached_is_unknown(target, end),
                 properties=target_properties(headers, message_id),
                 message_id=message_id,

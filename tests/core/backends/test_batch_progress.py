@@ -108,6 +108,19 @@ def test_an_unknown_record_outweighs_a_refused_one(order):
     assert progress.due == []
 
 
+@pytest.mark.parametrize("order", [*itertools.permutations([0, 1, 2])])
+def test_records_that_end_one_by_one_end_their_item(order):
+    """A record whose answer comes alone counts like those of a burst, whatever the answer is."""
+    batch, progress = releases(3, 1)
+    answers = [(Status.DURABLE, None), (Status.REFUSED, REFUSED.error), (Status.UNKNOWN, LATE)]
+    for place in order:
+        progress.record_ended(number(0, place), *answers[place])
+    progress.record_ended(number(1), Status.DURABLE, None)
+    assert batch.outcomes[0] == Outcome(Status.UNKNOWN, LATE, missing=(1, 2))
+    assert progress.due == [1]
+    assert progress.is_done
+
+
 def test_a_refused_record_ends_its_item_alone():
     """The neighbours of a refused item write their ops."""
     batch, progress = releases(1, 1, 1)
