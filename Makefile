@@ -31,11 +31,12 @@ HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite in `make heavy`.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
 	txcore_kafka.testing:KafkaHarness txcore_rabbitmq.testing:RabbitmqHarness txcore_nats.testing:NatsHarness
-# Other forms of the same brokers, and signed records, in `make forms`; what takes minutes runs on them in `make matrix` only.
+# Other forms of the same brokers, signed records, and the skeleton of a backend, in `make forms`; what takes minutes runs on them in `make matrix` only.
 FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAtomicHarness \
-	txcore_conformance.memory:SignedHarness
+	txcore_conformance.memory:SignedHarness txcore_mybroker.testing:MyHarness
+SKELETON := examples/backend-skeleton
 SUITE := conformance/txcore_conformance/suite
-CODE := txcore plugins conformance spark tests benchmarks docs/site examples/backend-redis
+CODE := txcore plugins conformance spark tests benchmarks docs/site examples/backend-redis $(SKELETON)
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
 
 # Starts the three brokers, or uses those that TXCORE_KAFKA_URL and its like name, for the command behind it.
@@ -87,8 +88,8 @@ test: $(DEV) ## the tests: real databases and brokers, conformance on each backe
 	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -m "not heavy" -n $(WORKERS) --dist worksteal --ignore=tests/audit tests plugins $(SUITE) $(HARNESSES:%=--harness %)
 
 .PHONY: forms
-forms: $(DEV) ## the suite on other forms of the brokers: Kafka's transactions, NATS's atomic batches
-	$(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -n $(WORKERS) --dist worksteal $(SUITE) $(FORMS:%=--harness-form %)
+forms: $(DEV) ## the suite on Kafka's transactions, NATS's atomic batches, signed records, the skeleton of a backend
+	PYTHONPATH=$(SKELETON) $(WITH_BROKERS) $(BIN)/pytest -q -o faulthandler_timeout=300 -n $(WORKERS) --dist worksteal $(SUITE) $(FORMS:%=--harness-form %)
 
 .PHONY: audit
 audit: $(DEV) ## the tests of the audit: one Java process, one after the other, on brokers of their own
@@ -119,7 +120,7 @@ static: $(DEV) ## of `make check`, what reads the code: lint, format, types, imp
 	$(BIN)/ruff check --quiet $(CODE)
 	$(BIN)/ruff format --quiet --check $(CODE)
 	$(BIN)/mypy --no-error-summary
-	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark examples/backend-redis) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
+	PYTHONPATH=$(subst $() ,:,$(wildcard plugins/*) spark examples/backend-redis $(SKELETON)) $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/codespell $(CODE) $(TEXT)
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml examples/deploy/compose.yaml

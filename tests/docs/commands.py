@@ -27,8 +27,11 @@ FOREIGN = {
     *(
         "$EDITOR",
         "cd",
+        "cp",
         "echo",
         "export",
+        "mv",
+        "sed",
         "touch",
         "nats",
         "nats-server",
