@@ -16,6 +16,7 @@ from txcore.port import Batch
 from txcore.records import Outcome, Status
 
 Item = TypeVar("Item")
+WaiterT = TypeVar("WaiterT")
 
 
 class Waiter(Protocol):
@@ -49,13 +50,18 @@ class Group(msgspec.Struct, Generic[Item], eq=False):
             self.waiters[index].settle(outcome)
 
 
-class Outbox(msgspec.Struct, Generic[Item], eq=False):
-    """Items that one thread has collected, each with its waiter."""
+class Outbox(msgspec.Struct, Generic[Item, WaiterT], eq=False):
+    """Items that one thread has collected, each with its waiter.
 
+    Attributes:
+        group: Makes the batch of items and waiters.
+    """
+
+    group: Callable[[Sequence[Item], Sequence[WaiterT]], Batch[Item]]
     items: list[Item] = []
-    waiters: list[Waiter] = []
+    waiters: list[WaiterT] = []
 
-    def put(self, item: Item, waiter: Waiter) -> None:
+    def put(self, item: Item, waiter: WaiterT) -> None:
         """Add one."""
         self.items.append(item)
         self.waiters.append(waiter)
@@ -66,4 +72,4 @@ class Outbox(msgspec.Struct, Generic[Item], eq=False):
         if items:
             self.items, self.waiters = [], []
         for start in range(0, len(items), count_max):
-            hand_over(Group(items[start : start + count_max], waiters[start : start + count_max]), take)
+            hand_over(self.group(items[start : start + count_max], waiters[start : start + count_max]), take)

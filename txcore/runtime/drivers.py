@@ -9,9 +9,10 @@ import asyncio
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,6 +33,7 @@ POLLING_PAUSE_S: Final = 0.001
 COLLECTING_S: Final = 0.005
 """Seconds after which the collected releases of tasks are handed over with the next one, within one turn."""
 R = TypeVar("R")
+_Answer: TypeAlias = "asyncio.Future[Outcome]"
 
 
 class BlockingBridge(msgspec.Struct, eq=False):
@@ -133,37 +135,37 @@ class AsyncBridge:
     def __init__(self, loop: asyncio.AbstractEventLoop, backend: Backend) -> None:
         self.loop = loop
         self._backend = backend
-        self._halves: Outbox[HalfRecord] = Outbox()
-        self._resolutions: Outbox[Resolution] = Outbox()
+        self._halves: Outbox[HalfRecord, _Answer] = Outbox(partial(_Awaited, self.take))
+        self._resolutions: Outbox[Resolution, _Answer] = Outbox(partial(_Awaited, self.take))
         self._is_collecting = False
         self._collecting_since_s = 0.0
-        self._settled: deque[tuple[asyncio.Future[Outcome], Outcome]] = deque()
+        self._settled: deque[tuple[Sequence[_Answer], Outcome]] = deque()
         self._is_woken = False
         self._waiting_count = 0
         self._is_polling = False
 
-    def append(self, half: HalfRecord) -> asyncio.Future[Outcome]:
+    def append(self, half: HalfRecord) -> _Answer:
         """Append *half* together with others; the future resolves with its outcome."""
-        waiter = self._collect()
-        self._halves.put(half, waiter)
-        return waiter.future
+        answer = self._collect()
+        self._halves.put(half, answer)
+        return answer
 
-    def release(self, resolution: Resolution) -> asyncio.Future[Outcome]:
+    def release(self, resolution: Resolution) -> _Answer:
         """Release *resolution* in the same way, and earlier in a turn in which tasks keep the loop busy for long.
 
         A producer lets others run by the clock, which its flow has just read, and the next task may block for long.
         """
-        waiter = self._collect()
-        self._resolutions.put(resolution, waiter)
+        answer = self._collect()
+        self._resolutions.put(resolution, answer)
         now_s = self.loop.time()
         if now_s - self._collecting_since_s > COLLECTING_S:
             self._collecting_since_s = now_s
             self._release()
-        return waiter.future
+        return answer
 
-    def take(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    def take(self, answers: Sequence[_Answer], outcome: Outcome) -> None:
         """Note an outcome, from any thread: `_deliver` either finds it or is called again."""
-        self._settled.append((future, outcome))
+        self._settled.append((answers, outcome))
         if self._is_woken:
             return
         self._is_woken = True
@@ -172,13 +174,13 @@ class AsyncBridge:
         except RuntimeError:  # The event loop is closed: no task waits any more.
             self._settled.clear()
 
-    def _collect(self) -> _AsyncWaiter:
+    def _collect(self) -> _Answer:
         if not self._is_collecting:
             self._is_collecting = True
             self._collecting_since_s = self.loop.time()
             self.loop.call_soon(self._hand_over)
         self._waiting_count += 1
-        return _AsyncWaiter(self, self.loop.create_future())
+        return self.loop.create_future()
 
     def _hand_over(self) -> None:
         self._is_collecting = False
@@ -213,18 +215,28 @@ class AsyncBridge:
         self._is_woken = False
         settled = self._settled
         while settled:
-            future, outcome = settled.popleft()
-            self._waiting_count -= 1
-            if not future.done():
-                future.set_result(outcome)
+            answers, outcome = settled.popleft()
+            self._waiting_count -= len(answers)
+            for answer in answers:
+                if not answer.done():
+                    answer.set_result(outcome)
 
 
-class _AsyncWaiter(msgspec.Struct, eq=False):
-    bridge: AsyncBridge
-    future: asyncio.Future[Outcome]
+class _Awaited(msgspec.Struct, eq=False):
+    """A batch whose items are awaited; implements `port.Batch`."""
 
-    def settle(self, outcome: Outcome) -> None:
-        self.bridge.take(self.future, outcome)
+    take: Callable[[Sequence[_Answer], Outcome], None]
+    items: Sequence[Any]
+    answers: Sequence[_Answer]
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        """See `port.Batch.settle`."""
+        self.take((self.answers[index],), outcome)
+
+    def settle_all(self, indices: Sequence[int], outcome: Outcome) -> None:
+        """See `port.Batch.settle_all`."""
+        answers = self.answers
+        self.take([answers[index] for index in indices], outcome)
 
 
 async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
@@ -234,9 +246,18 @@ async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
     try:
         while True:
             command = step(value)
-            step = flow.send
+            step, kind = flow.send, type(command)
             try:
-                value = await _carry_out_async(command, bridge)
+                if kind is HalfRecord:
+                    value = await bridge.append(command)
+                elif kind is Resolution:
+                    value = await bridge.release(command)
+                elif kind is Call:
+                    value = command.function(*command.args)
+                    if value is not None and inspect.isawaitable(value):
+                        value = await value
+                else:
+                    value = await _carry_out_async(command, bridge)
             except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
                 step, value = flow.throw, raised
     except StopIteration as stop:
@@ -245,18 +266,11 @@ async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
 
 
 async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:
-    if isinstance(command, HalfRecord):
-        return await bridge.append(command)
-    if isinstance(command, Resolution):
-        return await bridge.release(command)
     if isinstance(command, Timed):
         try:
             return await asyncio.wait_for(bridge.append(command.half), command.deadline_s)
         except TimeoutError:
             return command.expired()
-    if isinstance(command, Call):
-        value = command.function(*command.args)
-        return await value if inspect.isawaitable(value) else value
     if isinstance(command, Future):
         return await asyncio.wrap_future(command)
     if isinstance(command, Spawn):

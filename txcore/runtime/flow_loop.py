@@ -23,7 +23,7 @@ from txcore.errors import BackendTimeoutError
 from txcore.port import Backend, Batch
 from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution
-from txcore.runtime.batching import Outbox, hand_over
+from txcore.runtime.batching import Group, Outbox, Waiter, hand_over
 from txcore.runtime.call_pool import CallPool
 from txcore.runtime.commands import Answered, Call, Calls, Each, Flow, Spawn, Timed
 
@@ -130,8 +130,8 @@ class Loop:
     _ready: deque[tuple[Task, Any, BaseException | None]] = field(default_factory=deque, init=False)
     _timers: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list, init=False)
     _sequence: Iterator[int] = field(default_factory=itertools.count, init=False)
-    _halves: Outbox[HalfRecord] = field(default_factory=Outbox, init=False)
-    _resolutions: Outbox[Resolution] = field(default_factory=Outbox, init=False)
+    _halves: Outbox[HalfRecord, Waiter] = field(default_factory=lambda: Outbox(Group), init=False)
+    _resolutions: Outbox[Resolution, Waiter] = field(default_factory=lambda: Outbox(Group), init=False)
     _has_borrowed: bool = field(default=False, init=False)
     _is_waiting: bool = field(default=False, init=False)
     _wake: threading.Event = field(default_factory=threading.Event, init=False)

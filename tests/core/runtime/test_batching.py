@@ -42,7 +42,7 @@ def test_a_backend_that_takes_nothing_refuses_each_item():
 
 def test_what_was_collected_leaves_in_bounded_batches_and_once():
     """More items than the backend takes at once leave as several batches, in order."""
-    outbox, waiters = Outbox(), [Waiter() for _ in range(5)]
+    outbox, waiters = Outbox(Group), [Waiter() for _ in range(5)]
     for item, waiter in zip("abcde", waiters, strict=True):
         outbox.put(item, waiter)
     batches = []
