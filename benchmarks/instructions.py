@@ -2,8 +2,9 @@
 
 Bytecode instructions and calls of Python functions are the same in each run of the same code on the same Python, on an
 idle or a busy machine. For that, each reading of the clock advances it, and randomness has a seed: the code gathers
-for a few milliseconds, starts an id anew each millisecond and gives way by the clock. `tests/core/test_instructions.py`
-compares the counts with limits.
+for a few milliseconds, starts an id anew each millisecond and gives way by the clock. The database style runs on a
+SQLite file, and what SQLAlchemy executes is not counted. `tests/core/test_instructions.py` compares the counts with
+limits.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import gc
 import itertools
 import random
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import rich
 import rich.table
+import sqlalchemy
 import typer
 
 import txcore
@@ -36,6 +40,8 @@ GROUP: Final = "g"
 TOPIC: Final = "t"
 BODY: Final = b"x" * 300
 SHOWN: Final = 25
+LIBRARY: Final = str(Path(sqlalchemy.__file__).parent)
+"""Folder of the code that is not counted."""
 READING_US: Final = 10
 """Time, in microseconds, by which each reading advances the clock; a transaction reads it some three to ten times."""
 
@@ -72,6 +78,8 @@ class _Counting:
 
     def _entered(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "call":
+            if frame.f_code.co_filename.startswith(LIBRARY):
+                return None
             self.calls += 1
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         elif event == "opcode":
@@ -148,15 +156,38 @@ def tasks(made: Callable[[_Clock], Backend]) -> Iterator[Callable[[int], None]]:
         yield lambda count: runner.run(all_at_once(count))
 
 
+@contextlib.contextmanager
+def database(made: Callable[[_Clock], Backend]) -> Iterator[Callable[[int], None]]:
+    """Send the transactions from one caller in the database style, each with a fence row and no business row."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine = sqlalchemy.create_engine(f"sqlite:///{folder}/shop.db")
+        fence = txcore.SqlFence(engine)
+        fence.create()
+        producer = _producer(made, fence=fence)
+
+        def send() -> txcore.EndResult | None:
+            with producer.transaction() as tx:
+                tx.publish(_message())
+            return tx.result
+
+        def run(count: int) -> None:
+            results = [send() for _ in range(count)]
+            assert all(result is not None and result.state is txcore.EndState.ACCEPTED for result in results)
+
+        yield run
+        engine.dispose()
+
+
 STYLES: Final[dict[str, Callable[..., AbstractContextManager[Callable[[int], None]]]]] = {
     "send_many": send_many,
     "blocking": blocking,
     "tasks": tasks,
+    "database": database,
 }
 
 
 def cost_of(style: str, backend: str = "memory", count: int = COUNT) -> Cost:
-    """Return the cost of a transaction in one of `STYLES`, in listener style on one of `BACKENDS`.
+    """Return the cost of a transaction in one of `STYLES` on one of `BACKENDS`; all but "database" have a listener.
 
     Args:
         count: Number of counted transactions, after as many for the warm-up. Fewer tasks than `POLLING_COUNT` of the
@@ -170,10 +201,10 @@ def cost_of(style: str, backend: str = "memory", count: int = COUNT) -> Cost:
     return Cost(sum(by_function.values()), counting.calls / count, by_function)
 
 
-def _producer(made: Callable[[_Clock], Backend]) -> txcore.TransactionProducer:
+def _producer(made: Callable[[_Clock], Backend], fence: txcore.SqlFence | None = None) -> txcore.TransactionProducer:
     clock = _Clock()
     return txcore.TransactionProducer(
-        made(clock), GROUP, listener=Committing(), clock=clock, randomness=random.Random(1)
+        made(clock), GROUP, fence=fence, listener=Committing(), clock=clock, randomness=random.Random(1)
     )
 
 

@@ -101,8 +101,11 @@ class SqlAlchemyBorder:
 
     def quick_change(self, sql: str, values: Values) -> int:
         """Run *sql* on the driver's cursor and return the number of rows."""
-        with closing(self._executed(sql, values)) as cursor:
+        cursor = self._executed(sql, values)
+        try:
             return int(cursor.rowcount)
+        finally:
+            cursor.close()
 
     def outside(self, sql: str) -> list[Row]:
         """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""

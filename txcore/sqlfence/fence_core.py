@@ -8,6 +8,7 @@ engine is a coroutine, which `runners.at_once` runs on a blocking engine.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txcore.errors import ConfigError, FenceMisuseError, InMessageTableError, UsageError, WrongDatabaseError
@@ -69,7 +70,7 @@ class FenceCore(FenceTable[EngineT]):
 
     def _beginning(self, transaction_id: bytes, group: str) -> Action:
         check_arguments([transaction_id], group)
-        return lambda border: self._rows.insert(border, transaction_id, group, owned=True)
+        return partial(self._rows.insert, transaction_id=transaction_id, group=group, owned=True)
 
     def _inserting(self, transaction_id: bytes, group: str, rows: Sequence[TableRow], expected: bytes) -> Action:
         check_arguments([transaction_id], group)
@@ -85,7 +86,7 @@ class FenceCore(FenceTable[EngineT]):
 
     def _verifying(self, transaction_id: bytes) -> Action:
         check_arguments([transaction_id], "")
-        return lambda border: self._rows.verify(border, transaction_id)
+        return partial(self._rows.verify, transaction_id=transaction_id)
 
     def _withdrawing(self, transaction_id: bytes) -> Action:
         return lambda border: self._rows.change(border, transaction_id, self._dialect.withdraw)
