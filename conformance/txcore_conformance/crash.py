@@ -199,7 +199,7 @@ class CrashKit:
         for identity in self._committed[group]:
             history.committed(identity)  # This includes a transaction that no log holds, which is then lost.
         most = oracle.causes_of_a_crash(self._backend.capabilities)
-        for identity, journey in oracle.journeys(self._harness, self._backend, group).items():
+        for identity, journey in oracle.journeys(self._backend, group).items():
             half = journey.half
             is_known = half is not None and half.messages[0].body != crash_child.UNKNOWN_BODY
             if identity not in self._committed[group] and is_known:

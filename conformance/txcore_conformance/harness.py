@@ -64,7 +64,6 @@ class Harness(abc.ABC):
         gaps: Test name to `Gap`; strict: when the test passes, the run fails until the gap is deleted.
         url: URL for `txcore.connect` in a child process, of the same broker; "" when no other process can reach it.
         timeout_s: Longest time that a test waits for something that must happen.
-        quiet_s: Time without records after which a test considers a log read to its end.
         silent_member_max_s: Longest time that a connected but inactive member keeps its partitions after another
             one joins; None for no limit.
         immunity_s: Immunity of the orphaned halves of tests: longer than a few round trips to the broker.
@@ -73,7 +72,6 @@ class Harness(abc.ABC):
     gaps: ClassVar[Mapping[str, Gap]] = {}
     url: str = ""
     timeout_s: float = 20.0
-    quiet_s: float = 0.03
     silent_member_max_s: float | None = None
     immunity_s: float = 0.1
 

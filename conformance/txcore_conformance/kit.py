@@ -291,7 +291,7 @@ class Kit:
 
     def journey(self, transaction_id: TransactionId) -> Journey:
         """Return the journey of one transaction in the logs."""
-        found = oracle.journeys(self.harness, self.backend, self.group)
+        found = oracle.journeys(self.backend, self.group)
         return found.get(transaction_id) or Journey(transaction_id, -1)
 
     def delivered(self, topic: str) -> Sequence[Delivered]:

@@ -23,7 +23,7 @@ from txcore import wire
 from txcore.errors import TxcoreError
 from txcore.ids import id_text
 from txcore.port import Backend, Reader
-from txcore.records import FINAL_KINDS, LogKind, Op, OpKind
+from txcore.records import FINAL_KINDS, LogKind, OpKind
 from txcore.runtime import instrumentation
 from txcore_conformance import oracle
 from txcore_conformance.harness import Harness
@@ -36,7 +36,6 @@ from txcore_conformance.oracle import History
 PARTITION_COUNT: Final = 4
 STOP_TIME_MAX_S: Final = 45.0
 POLL_S: Final = 0.05
-QUIET_S: Final = 1.0
 READ_COUNT_MAX: Final = 1_000
 CALL_TIMEOUT_S: Final = 30.0
 IMMUNITY_SPARE_S: Final = 2.0
@@ -299,7 +298,7 @@ class Crew:
         committed = self._orders.committed()
         for identity in committed:
             history.committed(identity)
-        for identity, journey in oracle.journeys(self.harness, self.backend, self.group).items():
+        for identity, journey in oracle.journeys(self.backend, self.group).items():
             half = journey.half
             is_known = half is not None and not half.messages[0].body.startswith(NEVER_KNOWN)
             if is_known and identity not in committed:
@@ -329,8 +328,7 @@ class Crew:
 class Undecided:
     """Follows a group's logs and finds the halves that are still open.
 
-    A read without records does not prove the end of a log. An op log is read to its end when this reader's own tick
-    comes back; a half log counts as read to its end after `QUIET_S` without records.
+    A read without records does not prove the end of a log: each log reports it.
     """
 
     def __init__(self, backend: Backend, group: str) -> None:
@@ -340,13 +338,9 @@ class Undecided:
             for partition in range(count)
             for kind in (LogKind.HALF, LogKind.OP)
         ]
+        self._ends = [reader.end().result(CALL_TIMEOUT_S) for _, reader in self._readers]
         self._generations: dict[bytes, int] = {}
         self._closed: dict[bytes, float] = {}
-        self._ticks = {secrets.token_bytes(16) for _ in range(count)}
-        self._news_s = time.monotonic()
-        for partition, nonce in enumerate(sorted(self._ticks)):
-            tick = Op(OpKind.TICK, nonce, 0, "live", time.time_ns() // 1_000_000)
-            backend.mark(group, partition, tick).result(CALL_TIMEOUT_S)
 
     def look(self, expected: AbstractSet[bytes]) -> set[bytes]:
         """Read new records and return the open ids, including those of *expected* that are in no log yet.
@@ -356,7 +350,6 @@ class Undecided:
         with contextlib.suppress(TxcoreError):
             for kind, reader in self._readers:
                 while records := reader.read(READ_COUNT_MAX):
-                    self._news_s = time.monotonic()
                     for record in records:
                         self._take(kind, record.body)
         found = {
@@ -365,7 +358,7 @@ class Undecided:
             if self._closed.get(identity, -1) < generation
         }
         found |= expected - self._closed.keys()
-        is_read = not self._ticks and time.monotonic() - self._news_s > QUIET_S
+        is_read = all(reader.passed >= end for (_, reader), end in zip(self._readers, self._ends, strict=True))
         return found if is_read or found else {bytes(16)}
 
     def close(self) -> None:
@@ -380,7 +373,6 @@ class Undecided:
             self._generations[half.transaction_id] = max(known, half.generation)
             return
         for op in wire.decode_ops(body):
-            self._ticks.discard(op.transaction_id)
             if op.kind in FINAL_KINDS:
                 self._closed[op.transaction_id] = float("inf")
             elif op.kind == OpKind.DISCARD:

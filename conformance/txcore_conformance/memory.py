@@ -60,7 +60,6 @@ class MemoryHarness(Harness):
     """A broker that promises everything; topics must be created."""
 
     profile: ClassVar[Profile] = STRONG
-    quiet_s = 0.0
     immunity_s = 0.03
 
     def __init__(self) -> None:

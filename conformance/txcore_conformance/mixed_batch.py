@@ -111,7 +111,7 @@ def judge_logs(kit: Kit, topics: Sequence[str], sent: Sequence[Sent]) -> None:
     """Require that logs and topics hold exactly what the results say: halves, one final op each, published messages."""
     kit.backend.close().result(kit.timeout_s)  # ops that wait to be merged are written
     reader = kit.open()
-    journeys = oracle.journeys(kit.harness, reader, kit.group)
+    journeys = oracle.journeys(reader, kit.group)
     delivered = {}
     for topic in topics:
         for found in oracle.everything_in(kit.harness, topic):

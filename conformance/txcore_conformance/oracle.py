@@ -8,19 +8,18 @@ that only the test has: local outcomes, acknowledged sends, and the number of fa
 from __future__ import annotations
 
 import logging
-import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from txcore import wire
-from txcore.errors import DataLossError, UsageError, WireFormatError
+from txcore.errors import BackendTimeoutError, DataLossError, UsageError, WireFormatError
 from txcore.history.folding import Journeys
 from txcore.history.journey import Journey
 from txcore.ids import known_id, parse_id, partition_of
 from txcore.port import Backend
-from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, OpKind, Position
+from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, Position
 from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.harness import Delivered, Harness
 from txcore_conformance.invariants import (
@@ -37,8 +36,8 @@ from txcore_conformance.refine.replay import judge_logs
 CALL_TIMEOUT_S: Final = 30.0
 READ_COUNT_MAX: Final = 1_000
 PAUSE_S: Final = 0.005
-PATIENCE_S: Final = 0.3
-PATIENCE_QUIETS: Final = 20
+READ_TIMEOUT_S: Final = 60.0
+"""Longest time, in seconds, without a record before the end of a log."""
 _LOG: Final = logging.getLogger("txcore.conformance")
 
 
@@ -97,31 +96,25 @@ class PartitionLogs:
     lacks_ops: bool = False  #: retention deleted ops
 
 
-def read_partition(harness: Harness, backend: Backend, group: str, partition: int) -> PartitionLogs:
-    """Read one partition's checkpoint and all three logs.
+def read_partition(backend: Backend, group: str, partition: int) -> PartitionLogs:
+    """Read one partition's checkpoint and all three logs, each to the end that the log itself reports.
 
-    The op log is read up to a tick of the oracle. The other logs have no such end: they are read until every op's half
-    and every DISCARD's parked record is found, and no record comes for `quiet_s`.
+    The op log is read first: the halves and parked records that its ops name were stored before.
+
+    Raises:
+        BackendTimeoutError: a log was not read to its end in time, which proves nothing about its records.
     """
     checkpoint = backend.load_checkpoint(group, partition).result(CALL_TIMEOUT_S)
-    nonce = secrets.token_bytes(16)
-    tick = Op(OpKind.TICK, nonce, 0, "oracle", time.time_ns() // 1_000_000)
-    backend.mark(group, partition, tick).result(CALL_TIMEOUT_S)
-
-    def read(kind: LogKind, is_complete: Callable[[Sequence[LogRecord]], bool]) -> tuple[list[LogRecord], bool]:
-        return _read(harness, backend, group, kind, partition, is_complete)
-
-    ops, lacks_ops = read(LogKind.OP, lambda found: _holds(found, nonce))
-    named, discarded = _ids_in(ops)
-    halves, is_truncated = read(LogKind.HALF, lambda found: named <= _half_ids(found))
-    parked, _ = read(LogKind.PARKED, lambda found: discarded <= _parked_ids(found))
+    ops, lacks_ops = _read(backend, group, LogKind.OP, partition)
+    halves, is_truncated = _read(backend, group, LogKind.HALF, partition)
+    parked, _ = _read(backend, group, LogKind.PARKED, partition)
     return PartitionLogs(partition, checkpoint, halves, ops, parked, is_truncated, lacks_ops)
 
 
-def read_group(harness: Harness, backend: Backend, group: str) -> list[PartitionLogs]:
+def read_group(backend: Backend, group: str) -> list[PartitionLogs]:
     """Read every partition of *group*."""
     count = backend.ensure_group(group).result(CALL_TIMEOUT_S)
-    return [read_partition(harness, backend, group, partition) for partition in range(count)]
+    return [read_partition(backend, group, partition) for partition in range(count)]
 
 
 def journeys_of(
@@ -149,10 +142,10 @@ def journeys_of(
     return journeys.found
 
 
-def journeys(harness: Harness, backend: Backend, group: str) -> dict[bytes, Journey]:
+def journeys(backend: Backend, group: str) -> dict[bytes, Journey]:
     """Return the journey of each transaction in the logs of *group*, by id."""
     found: dict[bytes, Journey] = {}
-    for logs in read_group(harness, backend, group):
+    for logs in read_group(backend, group):
         found.update(journeys_of(logs.partition, logs.halves, logs.ops, logs.parked))
     return found
 
@@ -167,7 +160,7 @@ def collect(
     """Return the facts of every transaction of *group* that any log, any target or the history names."""
     history = history or History()
     facts: dict[bytes, Facts] = {}
-    logs = read_group(harness, backend, group) if logs is None else logs
+    logs = read_group(backend, group) if logs is None else logs
     for part in logs:
         for identity, journey in journeys_of(part.partition, part.halves, part.ops, part.parked).items():
             facts[identity] = Facts(journey)
@@ -201,7 +194,7 @@ def judge_group(
 ) -> tuple[list[Violation], list[Facts]]:
     """Read *group* back and return every violation, and the facts in which they were found."""
     history = history or History()
-    logs = read_group(harness, backend, group)
+    logs = read_group(backend, group)
     facts = collect(harness, backend, group, history, logs)
     violations = judge_facts(facts, backend.capabilities, at_rest=history.at_rest)
     for part in logs:
@@ -244,20 +237,17 @@ def everything_in(harness: Harness, topic: str) -> Sequence[Delivered]:
         return harness.read_topic(topic)
 
 
-def _read(
-    harness: Harness,
-    backend: Backend,
-    group: str,
-    kind: LogKind,
-    partition: int,
-    is_complete: Callable[[Sequence[LogRecord]], bool],
-) -> tuple[list[LogRecord], bool]:
-    """Return the records, and whether retention deleted the log's beginning."""
+def _read(backend: Backend, group: str, kind: LogKind, partition: int) -> tuple[list[LogRecord], bool]:
+    """Return the records, and whether retention deleted the log's beginning.
+
+    Silence proves nothing: on a busy machine, or after a lost connection, the first record may take seconds.
+    """
     records: list[LogRecord] = []
     is_truncated = False
     reader = backend.read(group, kind, partition)
-    quiet_since_s = time.monotonic()
     try:
+        end = reader.end().result(CALL_TIMEOUT_S)
+        until_s = time.monotonic() + READ_TIMEOUT_S
         while True:
             try:
                 batch = reader.read(READ_COUNT_MAX)
@@ -269,34 +259,17 @@ def _read(
                 reader = backend.read(group, kind, partition, Position(loss.first))
                 continue
             records.extend(batch)
-            now_s = time.monotonic()
             if batch:
-                quiet_since_s = now_s
-                continue
-            quiet_s = now_s - quiet_since_s
-            if quiet_s >= harness.quiet_s and is_complete(records):
+                until_s = time.monotonic() + READ_TIMEOUT_S
+            elif reader.passed >= end:
                 return records, is_truncated
-            if quiet_s > max(PATIENCE_S, PATIENCE_QUIETS * harness.quiet_s):
-                return records, is_truncated  # The invariants report missing records.
-            time.sleep(PAUSE_S)
+            elif time.monotonic() > until_s:
+                place = f"the {kind.value} log of partition {partition}"
+                raise BackendTimeoutError(f"{place} ends at {end}, and was read to {reader.passed} only")
+            else:
+                time.sleep(PAUSE_S)
     finally:
         reader.close()
-
-
-def _holds(records: Sequence[LogRecord], nonce: bytes) -> bool:
-    return any(nonce in record.body for record in records)
-
-
-def _ids_in(ops: Sequence[LogRecord]) -> tuple[set[bytes], set[bytes]]:
-    named: set[bytes] = set()
-    discarded: set[bytes] = set()
-    for record in ops:
-        for op in _decoded(record):
-            if op.kind == OpKind.DISCARD:
-                discarded.add(op.transaction_id)  # No half has the id of a poison record.
-            elif op.kind not in {OpKind.CLAIM, OpKind.TICK}:
-                named.add(op.transaction_id)
-    return named, discarded
 
 
 def _decoded(record: LogRecord) -> Sequence[Op]:
@@ -304,20 +277,6 @@ def _decoded(record: LogRecord) -> Sequence[Op]:
         return wire.decode_ops(record.body)
     except WireFormatError:
         return ()
-
-
-def _half_ids(records: Sequence[LogRecord]) -> set[bytes]:
-    found = set()
-    for record in records:
-        try:
-            found.add(wire.decode_half(record.body).transaction_id)
-        except WireFormatError:
-            continue
-    return found
-
-
-def _parked_ids(records: Sequence[LogRecord]) -> set[bytes]:
-    return {wire.decode_parked(record.body).transaction_id for record in records}
 
 
 def _target(topic: str, index: int, delivered: Delivered) -> TargetFact:

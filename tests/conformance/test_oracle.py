@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 from txcore_conformance import oracle, raw
 from txcore_conformance.kit import COMMIT, Answers, Kit
 from txcore_conformance.memory import KafkaLikeHarness, MemoryHarness
 
 from txcore import Message
+from txcore.errors import BackendTimeoutError
 from txcore.records import Checkpoint, OpKind, Position, Resolution
 
 
@@ -145,3 +149,47 @@ def test_a_half_that_is_pending_at_rest_breaks_l1(kit, topic):
     assert ["L1"] == _ids(kit, at_rest=True)
     kit.sweep(kit.checker(Answers(COMMIT)))
     assert [] == _ids(kit, at_rest=True)
+
+
+class Silent:
+    """A reader that returns nothing for its first reads, as after a lost connection."""
+
+    def __init__(self, reader, silent_count):
+        self._reader = reader
+        self._left = silent_count
+
+    def __getattr__(self, name):
+        return getattr(self._reader, name)
+
+    def read(self, count_max):
+        self._left -= 1
+        return [] if self._left >= 0 else self._reader.read(count_max)
+
+
+@pytest.fixture
+def silent(kit, monkeypatch):
+    """Return a function that makes all readers silent for a number of reads, of a second each."""
+    now_s = itertools.count()
+    monkeypatch.setattr(oracle, "time", SimpleNamespace(monotonic=lambda: next(now_s), sleep=lambda _: None))
+    read = kit.backend.read
+
+    def silence(count):
+        monkeypatch.setattr(type(kit.backend), "read", lambda _, *args: Silent(read(*args), count))
+
+    return silence
+
+
+def test_a_log_whose_records_come_late_is_read_to_its_end(kit, topic, silent):
+    """A log that is silent for seconds is no empty log: the end that it reports says so."""
+    raw.append(kit, raw.half(kit, topic))
+    silent(20)
+    assert 1 == sum(len(part.halves) for part in oracle.read_group(kit.backend, kit.group))
+    assert [] == _ids(kit)
+
+
+def test_a_log_that_is_not_read_to_its_end_is_not_judged(kit, topic, silent):
+    """A log that gives its records too late is an error, and no violation."""
+    raw.append(kit, raw.half(kit, topic))
+    silent(1_000)
+    with pytest.raises(BackendTimeoutError, match="log of partition"):
+        kit.judge()

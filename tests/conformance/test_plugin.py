@@ -17,7 +17,7 @@ TINY = """
     from txcore_conformance.harness import Delivered, Gap, Harness
 
     class TinyHarness(Harness):
-        quiet_s, immunity_s = 0.0, 0.03
+        immunity_s = 0.03
         def __init__(self):
             self.backend = txcore.connect("memory://tiny")
         def open(self):

@@ -24,7 +24,6 @@ from txcore_conformance.invariants import Invariant, Violation
 from txcore_conformance.oracle import History
 
 QUIET_S: Final = 0.3
-LOG_QUIET_S: Final = 0.05
 READ_COUNT_MAX: Final = 500
 
 
@@ -59,8 +58,6 @@ class Verdict:
 
 class TopicView(Harness):
     """The oracle's view: the topic as it was read to its end."""
-
-    quiet_s = LOG_QUIET_S
 
     def __init__(self, backend: Backend, topic: str, messages: Sequence[Received]) -> None:
         self._backend = backend
@@ -106,7 +103,7 @@ def judge(
     """
     rows = shop.rows()
     view = TopicView(backend, settings.topic, messages)
-    logs = oracle.read_group(view, backend, settings.group)
+    logs = oracle.read_group(backend, settings.group)
     journeys: dict[bytes, Journey] = {}
     for part in logs:
         journeys.update(oracle.journeys_of(part.partition, part.halves, part.ops, part.parked))

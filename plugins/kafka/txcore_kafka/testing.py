@@ -38,7 +38,6 @@ class KafkaHarness(BrokerHarness):
 
     broker_name: ClassVar[str] = "kafka"
     url_options: ClassVar[str] = "?drain_s=1&session_timeout_s=6"
-    quiet_s = 0.1
     silent_member_max_s = 2.0
 
     def start(self) -> None:

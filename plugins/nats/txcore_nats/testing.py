@@ -34,7 +34,6 @@ class NatsHarness(BrokerHarness):
     broker_name = "nats"
     # Hundreds of groups are created in one run, and JetStream reserves the bytes that a stream may need.
     url_options: ClassVar[str] = f"?half_bytes_max={HALF_BYTES_MAX}&lease_s=2"
-    quiet_s = 0.1
     silent_member_max_s = 10.0
 
     def start(self) -> None:

@@ -22,7 +22,6 @@ from txcore_sqlite.options import Options
 class SqliteHarness(Harness):
     """A file in a temporary folder. Topics are not created by publishing, so that a missing one can be recognized."""
 
-    quiet_s = 0.0
     silent_member_max_s = 2.0
 
     def start(self) -> None:
