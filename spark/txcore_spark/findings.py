@@ -72,7 +72,7 @@ def with_places(findings: DataFrame, rows: DataFrame, names: Mapping[int, str]) 
     )
     wanted = findings.where(F.col("verdict") != Verdict.DUP_OP.name).select("tx").distinct()
     near = (
-        rows.where(F.col("kind") < int(Kind.COVER))
+        rows.where(F.col("kind") < int(Kind.COPY))
         .join(sent_if_few(wanted), "tx", "left_semi")
         .groupBy("tx")
         .agg(

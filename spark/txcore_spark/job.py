@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from txcore.audit.verdicts import Thresholds, exit_code
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
-from txcore_spark import coverage, findings, horizons, screening, tally, topics
+from txcore_spark import copies, coverage, findings, horizons, screening, tally, topics
 from txcore_spark.coverage import Coverage
 from txcore_spark.keeping import ROWS, Keep
 from txcore_spark.landing import Lander, Planned, births_after
 from txcore_spark.plan import as_builtin
 from txcore_spark.report import write_report
-from txcore_spark.rows import BUCKET_MS, CLAIMS, SPARK_SCHEMA, Kind
+from txcore_spark.rows import BUCKET_MS, MARKS, SPARK_SCHEMA, Kind
 from txcore_spark.scope import Scope, scope_of
 from txcore_spark.session import interpreted
 from txcore_spark.store import TABLES, Store
@@ -50,7 +50,7 @@ class Window:
 
 @dataclass(slots=True)
 class Step:
-    """Result of one step, from which the manifest is made."""
+    """Result of one step, from which the manifest is made; `again`: hours that the next step judges once more."""
 
     number: int
     scope: Scope
@@ -58,6 +58,7 @@ class Step:
     thresholds: Thresholds
     keep: Keep
     buckets: dict[int, int] = field(default_factory=dict)
+    again: set[int] = field(default_factory=set)
     parts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
@@ -185,10 +186,10 @@ class Audit:
         self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
         if before is not None:
             self._say("collecting the open transactions")
-            facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~screening.is_claim()).select("bucket").distinct()
+            facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~screening.is_mark()).select("bucket").distinct()
             touched = {each["bucket"] for each in facts.collect()} | set(before["again"])
             everything = self._rows([*before["rows"], step.number], before["ragged"])
-            everything = everything.where(F.col("bucket").isin([*touched, CLAIMS]))
+            everything = everything.where(F.col("bucket").isin([*touched, MARKS]))
             judged = everything.where(F.col("bucket").isin([*touched]))
         everything, judged = (topics.marked(each, step.scope, step.covered.hidden) for each in (everything, judged))
         self._say("one line per transaction")
@@ -205,7 +206,7 @@ class Audit:
             .persist()
         )
         with interpreted(self._session) if near.count() <= NEAR_FEW else nullcontext():
-            tallies = self._tallies(step, near).persist()
+            tallies = self._tallies(step, self._counting(step, near, everything, rows)).persist()
             step.parts["verdicts"] = self._find(step, tallies, near)
             step.parts["unproven"] = findings.unproven_counts(tallies)
         counted = lines.where(is_within & (F.col("doubt") == 0)).select(*findings.COUNTED)
@@ -215,6 +216,15 @@ class Audit:
         step.parts |= {"transactions": transactions, "latencies": latencies, "topics": findings.topic_counts(rows)}
         for kept in (tallies, near):
             kept.unpersist()
+
+    def _counting(self, step: Step, near: DataFrame, everything: DataFrame, rows: DataFrame) -> DataFrame:
+        """Return the rows of *near* on which verdicts rest: not those of forged copies."""
+        if not near.where(copies.is_copy()).limit(1).count():
+            return near
+        # The proof of a copy that was written after the ops were frozen is read by the next step, which judges it.
+        awaited = copies.unproven(rows, everything).select("bucket").distinct()
+        step.again = {each["bucket"] for each in awaited.collect()}
+        return copies.counting(near, everything, step.covered.judged(step.scope))
 
     def _find(self, step: Step, tallies: DataFrame, near: DataFrame) -> list[dict[str, Any]]:
         """Write the findings, and return the number of each verdict."""
@@ -252,7 +262,7 @@ class Audit:
             counts[each["verdict"]] += each["count"]
         severities = findings.severities_of(counts, self._loaded.config.audit.rules, len(gaps))
         again = {each["bucket"] for each in parts["transactions"] if each["pending"]}
-        again |= {each["bucket"] for each in parts["unproven"]}
+        again |= {each["bucket"] for each in parts["unproven"]} | step.again
         if covered.gaps:
             again |= touched
         return as_builtin(

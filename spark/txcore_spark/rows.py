@@ -18,15 +18,16 @@ import pyarrow as pa
 from txcore import wire
 from txcore.audit.verdicts import OPS_PER_RECORD
 from txcore.errors import NewerRecordError, UsageError, WireFormatError
+from txcore.history.copies import is_copy
 from txcore.ids import parse_id
-from txcore.records import POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode, TargetMessage
+from txcore.records import MARK_KINDS, POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode, TargetMessage
 from txcore.signed_records import unsigned
 from txcore.signing import GroupKeys
 
 BUCKET_MS: Final = 3_600_000
 """Length, in milliseconds, of the bucket of births by which transactions are stored: one hour."""
-CLAIMS: Final = 0
-"""Bucket of the CLAIM ops, which belong to no transaction."""
+MARKS: Final = 0
+"""Bucket of the CLAIM and TICK ops, which belong to no transaction."""
 NO_ID: Final = bytes(16)
 INDEX_MAX: Final = (1 << 31) - 1
 FENCED: Final = 1
@@ -42,6 +43,7 @@ class Kind(enum.IntEnum):
     TARGET = 3
     ROW = 4  #: a fence row; `code` is its state, `place` counts the readings of the table
     PARKED = 5  #: `code` numbers the park code
+    COPY = 6  #: a half record that is a copy: `place` is where the op log has its proof, `text` is the proof
     #: a range [position, place) was read whole; it held `hash` records: `count` not txcore's, `index` of a newer one
     COVER = 8
     COST = 10  #: `hash` milliseconds of processor time were spent on a range
@@ -85,9 +87,9 @@ SPARK_SCHEMA: Final = ", ".join(
 
 Row: TypeAlias = tuple[Any, ...]
 KEPT_OPS: Final = frozenset(
-    {OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, OpKind.CLAIM}
+    {OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, *MARK_KINDS}
 )
-"""Ops on which verdicts rest; checks, nudges and ticks say nothing about the end."""
+"""Ops on which verdicts rest; a tick may be the proof of a copy. Checks and nudges say nothing about the end."""
 _OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
 _HEAD: Final = struct.Struct(">iii").pack
 _LENGTHS: Final = struct.Struct(">ii").pack
@@ -125,7 +127,7 @@ class Rows:
     newer: int = 0  #: records that a newer txcore wrote
 
     def add_half(self, position: int, body: bytes, appended_ms: int | None) -> None:
-        """Add a record of a half log: one row per message."""
+        """Add a record of a half log: one row per message, and one more if it is a copy."""
         try:
             half = wire.decode_half(self._opened(LogKind.HALF, body))
         except WireFormatError as error:
@@ -145,6 +147,18 @@ class Rows:
                     deadline_ms, topic, half.reason or None,
                 )
             )  # fmt: skip
+        if is_copy(half):
+            self._add_copy(position, half, ts_ms)
+
+    def _add_copy(self, position: int, half: Half, ts_ms: int) -> None:
+        place = self.place
+        self.found.append(
+            (
+                half.transaction_id, bucket_of(half.transaction_id), 6, 0, place.backend, place.group, place.source,
+                place.partition, position, half.proved_at, ts_ms, half.generation, 0, 0, 0, 0, 0, 0, 0, None,
+                wire.proof_of(half).hex(),
+            )
+        )  # fmt: skip
 
     def _pass_over(self, error: WireFormatError) -> None:
         if isinstance(error, NewerRecordError):
@@ -176,7 +190,7 @@ class Rows:
     def _add_op(self, position: int, number: int, op: Op, appended_ms: int | None) -> None:
         place = self.place
         is_discard = op.kind == OpKind.DISCARD
-        bucket = CLAIMS if op.kind == OpKind.CLAIM else bucket_of(op.transaction_id)  # a CLAIM's id is a nonce
+        bucket = MARKS if op.kind in MARK_KINDS else bucket_of(op.transaction_id)  # a mark's id is a nonce
         text = f"{op.by}: {op.reason}" if op.forced or is_discard else None
         self.found.append(
             (

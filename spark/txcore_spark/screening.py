@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from txcore.audit.verdicts import SENT
-from txcore.records import Forced, OpKind
+from txcore.records import MARK_KINDS, Forced, OpKind
 from txcore_spark.rows import BUCKET_MS, FENCED, UNSEEN, Kind
 
 BITS_MAX: Final = 62
@@ -27,8 +27,13 @@ FIELDS: Final = ("halves", "half_rows", "targets", "commits", "rollbacks", "dist
 
 
 def is_claim() -> Column:
-    """Return which rows are CLAIM ops, which belong to a log and not to a transaction."""
-    return (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM))
+    """Return which rows are CLAIM ops, by which a tally knows the ops that are in force."""
+    return _is_op(OpKind.CLAIM)
+
+
+def is_mark() -> Column:
+    """Return which rows are CLAIM or TICK ops, which belong to a log and not to a transaction."""
+    return _is_op(*MARK_KINDS)
 
 
 def screened(rows: DataFrame, late_ms: int, fence_only: Sequence[int] = ()) -> DataFrame:
@@ -43,7 +48,7 @@ def screened(rows: DataFrame, late_ms: int, fence_only: Sequence[int] = ()) -> D
     is_half, is_target, is_row = (F.col("kind") == int(kind) for kind in (Kind.HALF, Kind.TARGET, Kind.ROW))
     is_end = _is_op(OpKind.COMMIT, OpKind.ROLLBACK)
     is_log = is_half | is_target | (F.col("kind") == int(Kind.OP))
-    facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~is_claim())
+    facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~is_mark())
     grouped = facts.groupBy("tx").agg(
         F.count("*").alias("rows"),
         F.try_sum(_packed()).alias("packed"),
@@ -91,7 +96,7 @@ def _packed() -> Column:
         "targets": is_target,
         "commits": is_commit,
         "rollbacks": is_rollback,
-        "disturbed": (F.col("kind") == int(Kind.PARKED))
+        "disturbed": F.col("kind").isin(int(Kind.PARKED), int(Kind.COPY))
         | ((F.col("kind") == int(Kind.OP)) & (~(is_commit | is_rollback) | is_forced))
         | (is_half & is_odd_half)
         | (is_target & (F.col("index") >= BITS_MAX))

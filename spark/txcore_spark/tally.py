@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from txcore.audit.verdicts import FAR, SENT
-from txcore.records import Forced, OpKind, ParkCode
+from txcore.records import MARK_KINDS, Forced, OpKind, ParkCode
 from txcore_spark.rows import PARK_NUMBERS, Kind
 
 INDEX_MAX: Final = 62
@@ -153,7 +153,7 @@ _MERGES: Final = {"sum": F.sum, "min": F.min, "max": F.max, "bit_or": F.bit_or}
 
 
 def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFrame:
-    """Return *rows* without the void DISCARD and DECIDED ops: those not under the token in force.
+    """Return *rows* without marks, and without the void DISCARD and DECIDED ops: those not under the token in force.
 
     Args:
         truncated: Op logs (source, partition) whose beginning is gone: there the token before the first CLAIM is
@@ -186,7 +186,7 @@ def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFra
         .select(*rows.columns)
         .dropDuplicates(["source", "partition", "place"])
     )
-    return rows.where(~is_owned & ~is_claim).unionByName(in_force)
+    return rows.where(~is_owned & ~_is_op(*MARK_KINDS)).unionByName(in_force)
 
 
 def summed(rows: DataFrame, sums: Sequence[Sum]) -> DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from unittest import mock
 
 from txcore_conformance import invariants
@@ -10,7 +9,7 @@ from txcore_conformance.invariants import Facts, Local
 from txcore_conformance.sim import cast as casting
 from txcore_conformance.sim import judgement, play
 from txcore_conformance.tally import tally_of
-from txcore_spark.rows import Kind, Place, Rows
+from txcore_spark.rows import Place, Rows
 
 from txcore import wire
 from txcore.audit.verdicts import SENT
@@ -39,11 +38,7 @@ def played(seed):
 
 
 def rows_and_tallies(seed):
-    """Return a seed's rows, the oracle's tally of every transaction, and the ids of the excused ones.
-
-    Left out are transactions with a forged half: the oracle passes over a copy without a proof, and the audit takes a
-    copy for what it says (`docs/audit.md`).
-    """
+    """Return a seed's rows, the oracle's tally of every transaction, and the ids of the excused ones."""
     cast, facts = played(seed)
     found = []
     for (kind, partition), records in cast.archive.items():
@@ -66,10 +61,6 @@ def rows_and_tallies(seed):
     targets = judgement.targets_of(cast)
     for identity, journey in casting.journeys(cast).items():
         facts.setdefault(identity, Facts(journey, targets.get(identity, [])))
-    halves = Counter(row[0] for row in found if row[2] == Kind.HALF and row[12] == 0)
-    forged = {identity for identity, each in facts.items() if halves[identity] != len(each.journey.halves)}
-    found = [row for row in found if row[0] not in forged]
-    facts = {identity: each for identity, each in facts.items() if identity not in forged}
     excused = [identity for identity, each in facts.items() if each.is_excused]
     return found, {identity: tally_of(each) for identity, each in facts.items()}, excused
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812
 from txcore_conformance.sim.mutants import MUTANTS
-from txcore_spark import findings, screening, tally
+from txcore_spark import copies, findings, screening, tally
 from txcore_spark.rows import SPARK_SCHEMA, batch_of
 
 from txcore.audit.verdicts import PREDICATES, Tally, Thresholds, verdicts_of
@@ -56,9 +56,9 @@ def judged(spark, tmp_path_factory):
     place = tmp_path_factory.mktemp("histories") / "rows.parquet"
     parquet.write_table(pa.Table.from_batches([batch_of(rows)]), place)
     landed = spark.read.schema(SPARK_SCHEMA).parquet(str(place))
-    in_force = tally.owned(landed)
-    lines = tally.summed(in_force, tally.sums_of(1))
     known = ~F.col("tx").isin([bytearray(each) for each in excused]) if excused else F.expr("true")
+    in_force = tally.owned(copies.counting(landed, landed, {0: F.expr("true")}))
+    lines = tally.summed(in_force, tally.sums_of(1))
     tallies = tally.careful(tally.derived(lines, 1, {0: known}, {0: F.expr("true")}), in_force)
     screened = screening.screened(landed, THRESHOLDS.late_ms).select("tx", "doubt")
     shown = tallies.join(screened, "tx", "full").withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
