@@ -292,13 +292,15 @@ class _Decision:
         asked = self._asked
         waiting: list[tuple[Plan, Awaited]] = []
         since_s = SystemClock().elapsed_s()
+        doable = [each.journey for each in plans if each.step is Step.ACT]
+        resumed = self._session.operator.resume_each(doable, asked.why) if asked.verb is Verb.RESUME else iter(())
         for each in self._screen.steps(plans, asked.verb.value):
             if each.step is not Step.ACT:
                 self._report(each, "")
                 continue
             awaited = Awaited.after(each.journey, None if asked.verb is Verb.RESUME else asked.verb.kind)
             try:
-                result, text = self._write(each)
+                result, text = self._resumed(resumed) if asked.verb is Verb.RESUME else self._write(each)
             except TxcoreError as error:
                 self._report(each, "failed", str(error))
                 continue
@@ -309,10 +311,15 @@ class _Decision:
         if waiting:
             self._wait(survey, waiting, since_s)
 
+    @staticmethod
+    def _resumed(results: Iterator[int | TxcoreError]) -> tuple[str, str]:
+        result = next(results)
+        if isinstance(result, TxcoreError):
+            raise result
+        return "done", f"resumed as generation {result}"
+
     def _write(self, each: Plan) -> tuple[str, str]:
         operator, asked = self._session.operator, self._asked
-        if asked.verb is Verb.RESUME:
-            return "done", f"resumed as generation {operator.resume_journey(each.journey, asked.why)}"
         result = operator.ask(each.journey, asked.verb.kind, asked.why, override_fence=each.is_override)
         if result.error is not None:
             raise TxcoreError(f"the request may not be stored: {result.error}; look again before repeating it")

@@ -229,14 +229,14 @@ class Desk:
         return Bulk([plan(Verb.RESUME, each, None, override=False) for each in found[:BULK_MAX]], len(found), until_ms)
 
     def _resume_all(self, operator: Operator, bulk: Bulk, reason: str) -> int:
-        for number, each in enumerate(bulk.doable):
-            try:
-                operator.resume_journey(each.journey, reason)
-            except TxcoreError as error:
+        results = operator.resume_each([each.journey for each in bulk.doable], reason)
+        for number, result in enumerate(results):
+            if isinstance(result, TxcoreError):
                 text = (
-                    f"{number} of {len(bulk.doable)} are resumed; the next one was not: {error}; look at the list again"
+                    f"{number} of {len(bulk.doable)} are resumed; the next one was not: {result}; "
+                    "look at the list again"
                 )
-                raise DeskError(503, text) from error
+                raise DeskError(503, text) from result
         return len(bulk.doable)
 
     def decide(self, group: str, text: str, decision: Decision) -> str:
