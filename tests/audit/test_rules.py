@@ -8,15 +8,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import msgspec
 import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812
-from txcore_spark import findings, screening, tally
+from txcore_spark import copies, findings, screening, tally
 from txcore_spark.anomalies import BY, RECIPES, History, Maker, Written, identity_of
 from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
 from txcore import wire
 from txcore.audit.verdicts import PARKED, SENT, Thresholds, Verdict
+from txcore.history.copies import is_copy
 from txcore.records import Half, Op, OpKind, ParkCode, Parked, TargetMessage
 
 BORN_MS = 1_700_000_000_000
@@ -65,6 +67,9 @@ class Case(History):
 
 
 COMMIT, ROLLBACK = (OpKind.COMMIT, {}), (OpKind.ROLLBACK, {})
+FORGED = {"proved_at": 0}  # the place of a CLAIM; a copy that names none gets its proof
+PROOFS = 1_000_000
+"""First place of the proofs; the other records are at lower ones."""
 
 
 def by_hand(new):
@@ -107,6 +112,11 @@ def by_hand(new):
             (OpKind.DECIDED, {"decision": 1, "token": TOKEN, "generation": 1}),
             (OpKind.DISCARD, exhausted | {"token": TOKEN, "generation": 1}),
         ),
+        Case("resumed by a forged copy", new(), ["DISCARDED"]).half()
+        .ops((OpKind.DISCARD, exhausted | {"token": TOKEN})).half(generation=1, **FORGED),
+        Case("ended well, with a forged copy", new(), []).half().row(1).target(0).ops(COMMIT)
+        .half(size=2, generation=5, **FORGED),
+        Case("nothing but a forged copy", new(), ["PHANTOM"]).half(generation=1, **FORGED).target(0).ops(COMMIT),
         Case("the half was lost", new(), ["LOST"]).row(1),
         Case("the half was lost, and its journaled commit was closed by hand", new(), [])
         .parked(ParkCode.LOST).row(1).ops((OpKind.DECIDED, {"decision": 1, "token": TOKEN}), COMMIT),
@@ -135,6 +145,15 @@ def by_hand(new):
     ]  # fmt: skip
 
 
+def with_proof(ops, place, body):
+    """Return a half; a copy that names no place has its proof there."""
+    half = wire.decode_half(body)
+    if not is_copy(half) or half.proved_at >= 0:
+        return body
+    ops.add_ops(place, wire.encode_ops([Op(OpKind.TICK, wire.proof_of(half))]), BORN_MS)
+    return wire.encode_half(msgspec.structs.replace(half, proved_at=place))
+
+
 def landed(cases):
     """Return the rows of all cases, on two brokers."""
     logs = {
@@ -147,16 +166,16 @@ def landed(cases):
     other = Rows(Place(1, 4, 0), {"g": 0})
     logs["op"].add_ops(0, wire.encode_ops([Op(OpKind.CLAIM, bytes(16), token=TOKEN)]), BORN_MS)
     for position, (case, written) in enumerate(((c, w) for c in cases for w in c.records), start=1):
-        rows = logs[written.log]
+        rows, body = logs[written.log], written.body
+        if written.log == "half":
+            body = with_proof(logs["op"], position + PROOFS, body)
         ts_ms = BORN_MS + (0 if not written.phase else 120_000)
         if written.log == "target":
             rows.add_target(position, written.topic, written.key, written.body, written.headers, ts_ms)
         elif written.log == "row":
             rows.add_fence_row(case.transaction_id, written.body[0], 1, is_early=True)
         else:
-            {"half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked}[written.log](
-                position, written.body, ts_ms
-            )
+            {"half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked}[written.log](position, body, ts_ms)
     for position, written in enumerate(w for c in cases if isinstance(c, Case) for w in c.other):
         other.add_target(position, written.topic, written.key, written.body, written.headers, BORN_MS)
     return [row for rows in (*logs.values(), other) for row in rows.found]
@@ -188,9 +207,9 @@ def judged(spark, tmp_path_factory):
     place = tmp_path_factory.mktemp("rules") / "rows.parquet"
     parquet.write_table(pa.Table.from_batches([batch_of(landed(cases))]), place)
     landed_rows = spark.read.schema(SPARK_SCHEMA).parquet(str(place))
-    rows = tally.owned(landed_rows)
-    lines = tally.summed(rows, tally.sums_of(2))
     everything = F.expr("true")
+    rows = tally.owned(copies.counting(landed_rows, landed_rows, {0: everything}))
+    lines = tally.summed(rows, tally.sums_of(2))
     tallies = tally.careful(tally.derived(lines, 2, {0: everything}, {0: everything}), rows)
     lines = screening.screened(landed_rows, THRESHOLDS.late_ms).select("tx", "doubt")
     shown = tallies.join(lines, "tx", "full").withColumn("verdicts", findings.verdict_columns(THRESHOLDS))

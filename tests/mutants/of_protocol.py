@@ -53,6 +53,12 @@ MUTANTS = [
         "tests/core/checker/test_copy_proofs.py::test_operator_does_not_see_a_forged_copy[a later generation]",
     ),
     Mutant(
+        "audit-believes-copies",
+        "The audit leaves out copies without a proof.",
+        lambda: mock.patch("txcore_spark.copies.counting", side_effect=lambda rows, *_: rows),
+        "tests/audit/test_rules.py::test_every_history_gets_exactly_its_verdicts",
+    ),
+    Mutant(
         "numbers-without-ranges",
         "A record with a number out of range is damaged.",
         lambda: mock.patch.object(wire, "decode_parked", parked_of_any_number),
