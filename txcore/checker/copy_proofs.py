@@ -27,6 +27,9 @@ UNPROVEN_REASON: Final = (
 )
 
 
+OWN_MAX: Final = 10_000
+"""Number of proofs of our own that are remembered until their copies are read; the proofs of others are fetched."""
+
 Fetch = Callable[[Sequence[Position]], Future[Mapping[Position, LogRecord]]]
 
 
@@ -44,6 +47,7 @@ class CopyProofs:
         self._found: dict[Position, LogRecord] = {}
         self._known: set[int] = set()  #: the places whose records were fetched, or are not there
         self._asked: tuple[list[Position], Future[Mapping[Position, LogRecord]]] | None = None
+        self._own: dict[int, bytes] = {}  #: proofs of our own that were read, by place, until their copies are read
         self._awaited: dict[bytes, int] = {}  #: ticks of our own: where they were read, -1 before that
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -56,6 +60,9 @@ class CopyProofs:
         """
         if copy.proved_at < 0:
             return False
+        if copy.proved_at in self._own and self._own[copy.proved_at] == wire.proof_of(copy):
+            del self._own[copy.proved_at]
+            return True
         if copy.proved_at not in self._known:
             self._fetch(copy, coming)
         return is_proven(copy, self._found) if copy.proved_at in self._known else None
@@ -109,9 +116,12 @@ class CopyProofs:
         return msgspec.structs.replace(copy, proved_at=place) if place >= 0 else None
 
     def took_tick(self, op: Op, position: Position) -> None:
-        """Note a TICK that was read."""
+        """Note a TICK that was read; a proof of our own is not read a second time when its copy is read."""
         if op.transaction_id in self._awaited:
             self._awaited[op.transaction_id] = position
+            self._own[position] = op.transaction_id
+            if len(self._own) > OWN_MAX:  # their copies were not stored
+                del self._own[next(iter(self._own))]
 
 
 def plain_of(copy: Half) -> Half:

@@ -262,6 +262,22 @@ def test_copies_of_an_owner_have_proofs():
     assert all(copy.proved_at >= 0 for copy in world.copies(7)[1:])
 
 
+def test_an_owner_fetches_no_proof_of_its_own(monkeypatch):
+    """It has read the proof before it wrote the copy: many carried halves cost no second reading of the op log."""
+    fetched = []
+    fetch = MemoryReader.fetch
+    monkeypatch.setattr(MemoryReader, "fetch", lambda self, places: fetched.append(self._key[1]) or fetch(self, places))
+    limits = Limits(replay_max=1, checkpoint_interval_s=0.0)
+    world = Owners(listener=lambda number: UNKNOWN if number == 7 else COMMIT, limits=limits, check_max=1_000)
+    world.half(7, check_max=1_000)
+    world.start()
+    for number in range(100, 110):
+        world.half(number)
+        world.run(1)
+    assert world.copies(7)[1:]
+    assert LogKind.OP not in fetched
+
+
 def test_resumed_copy_of_a_decided_half_is_finished_without_a_question():
     """An operator's copy repeats the decision in the log, under a proof of the operator's own."""
     world = Owners(listener=lambda _: ROLLBACK)
