@@ -86,9 +86,7 @@ SPARK_SCHEMA: Final = ", ".join(
 """The same schema in Spark's notation."""
 
 Row: TypeAlias = tuple[Any, ...]
-KEPT_OPS: Final = frozenset(
-    {OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, *MARK_KINDS}
-)
+KEPT_OPS: Final = frozenset({OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, *MARK_KINDS})
 """Ops on which verdicts rest; a tick may be the proof of a copy. Checks and nudges say nothing about the end."""
 _OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
 _HEAD: Final = struct.Struct(">iii").pack
