@@ -13,12 +13,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import msgspec
 from txcore_conformance import brokers
 from txcore_conformance.brokers.security import PASSWORD
 from txcore_conformance.kit import error_of, wait_until
 from txcore_conformance.required import obtained
 from txcore_spark import session
-from txcore_spark.anomalies import Maker, identity_of
+from txcore_spark.anomalies import Maker, Written, identity_of
 from txcore_spark.job import FINDINGS, Audit
 from txcore_spark.keeping import Keep
 from txcore_spark.plan import Range, Source
@@ -30,9 +31,12 @@ from txcore_spark.sources import read_range
 from txcore_spark.store import Store
 
 import txcore
+from txcore.clock import SystemClock
 from txcore.config import load
 from txcore.errors import ConfigError, TxcoreError
-from txcore.records import LogKind
+from txcore.operator.proving import prove
+from txcore.records import LogKind, OpKind
+from txcore.runtime.drivers import BlockingBridge, run_blocking
 
 COUNT = 120
 TIMEOUT_S = 2.0
@@ -185,6 +189,26 @@ def test_what_marks_the_end_of_a_log_is_no_record(world):
         assert group.ids == {row["tx"] for row in rows if row["kind"] < Kind.COVER}
         assert kinds(rows) <= {"HALF", "OP", "COVER"}
         assert len(ranges) == sum(row["kind"] == Kind.COVER for row in rows)
+
+
+def test_a_proof_is_at_the_place_that_its_copy_names(world):
+    """The audit's readers number the records of the op log as the reader that a copy's writer uses."""
+    group = Group(world)
+    maker = Maker(group.bed.group, 2, group.bed.topics[:1], key_as_header=False)
+    identity = identity_of(time.time_ns() // 1_000_000, next(_numbers))
+    half = maker.half(identity, 1_700_000_000_000, 1, fenced=True, patience_ms=0)
+    copy = msgspec.structs.replace(half, generation=1)
+    with txcore.connect(world.url) as backend:
+        record = run_blocking(prove(backend, copy, by="ops", clock=SystemClock()), BlockingBridge(backend))
+    group.writer.write([(copy.partition, Written("half", record.body))])
+    rows = [row for log in ("half", "op") for row in group.read(group.ranges(log))]
+    (found,) = [row for row in rows if row["kind"] == Kind.COPY]
+    (tick,) = [row for row in rows if row["kind"] == Kind.OP and row["code"] == OpKind.TICK]
+    assert (found["partition"], found["place"], found["text"]) == (
+        tick["partition"],
+        tick["position"],
+        tick["tx"].hex(),
+    )
 
 
 def test_an_empty_log_is_read_as_empty(world):
