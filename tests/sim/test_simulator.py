@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from txcore_conformance.sim.__main__ import first_failure
 from txcore_conformance.sim.mutants import MUTANTS
@@ -10,6 +13,18 @@ from txcore_conformance.sim.play import PROFILES, run
 SEEDS = 2_000
 CHUNK = 125
 REPLAYED = 100
+IN_A_BROWSER = """
+import sys, threading
+
+def start(_):
+    raise RuntimeError("a browser has no threads")
+
+sys.modules["sqlalchemy"] = None
+threading.Thread.start = start
+from txcore_conformance.sim import run
+print(*[run(seed, may_be_real=False).trace for seed in range(8)])
+"""
+"""What Python in a browser lacks: threads, and packages that are not there."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -34,6 +49,14 @@ def test_a_seed_replays_its_history():
     once = [run(seed).trace for seed in range(REPLAYED)]
     assert once == [run(seed).trace for seed in range(REPLAYED)]
     assert REPLAYED == len(set(once))
+
+
+def test_a_seed_plays_without_threads_and_sqlalchemy():
+    """As in a browser, where neither exists, a seed gives the same trace."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_BROWSER], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.stderr, done.stdout.split()) == ("", [run(seed, may_be_real=False).trace for seed in range(8)])
 
 
 @pytest.mark.parametrize(

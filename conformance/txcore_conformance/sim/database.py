@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txcore.errors import FencedError, FenceMisuseError, InMessageTableError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import known_id
 from txcore.message_table import TableRow
-from txcore.sqlfence.schema import VIA_TABLE
 from txcore_conformance.sim.process import Process
-from txcore_conformance.sim.real import RealDatabase
 from txcore_conformance.sim.table import SimTable
 from txcore_conformance.sim.world import World
+
+if TYPE_CHECKING:  # it needs SQLAlchemy, which only some seeds use
+    from txcore_conformance.sim.real import RealDatabase
 
 STATES = {1: FenceAnswer.COMMIT, 2: FenceAnswer.ROLLBACK, 3: FenceAnswer.VIA_TABLE, 4: FenceAnswer.FORCED}
 
@@ -330,7 +331,7 @@ class SimFence:
 
     def force(self, transaction_id: bytes, group: str, database: bytes = b"") -> None:  # noqa: ARG002
         """See `Fence.force`."""
-        if self._database.rows.get(transaction_id) == VIA_TABLE:
+        if STATES.get(self._database.rows.get(transaction_id, 0)) is FenceAnswer.VIA_TABLE:
             raise InMessageTableError("the relay delivers its messages")
         self._database.rows[transaction_id] = 4
         if self._database.real is not None:

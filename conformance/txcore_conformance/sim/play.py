@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from txcore import wire
 from txcore.errors import WireFormatError
@@ -20,10 +21,12 @@ from txcore_conformance.sim.judgement import judge_all, watch
 from txcore_conformance.sim.operators import operate, prune
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.producers import start_producer, start_stuck_producer
-from txcore_conformance.sim.real import real_database
 from txcore_conformance.sim.relays import start_relay
 from txcore_conformance.sim.surprises import SILENCE_S, plan_surprises, upgrade
 from txcore_conformance.sim.world import World
+
+if TYPE_CHECKING:  # it needs SQLAlchemy, which only some seeds use
+    from txcore_conformance.sim.real import RealDatabase
 
 REST_MAX_S = 120.0
 #: Longest time, in seconds, after the faults end until all but a stuck transaction is decided (L2).
@@ -71,7 +74,7 @@ def run(seed: int, *, may_be_real: bool = True) -> SeedResult:
     """Play one seed and judge it.
 
     Args:
-        may_be_real: Use the real SqlFence beside its twin, in a share of the seeds.
+        may_be_real: Use the real SqlFence beside its twin, in a share of the seeds; it needs SQLAlchemy.
     """
     cast = _stage(seed, may_be_real=may_be_real)
     world = cast.world
@@ -111,7 +114,7 @@ def _stage(seed: int, *, may_be_real: bool) -> Cast:
     count = world.rng.choice([1, 1, 2])
     archive = Archive(count)
     is_real = surprise_rng.random() < REAL_SHARE and may_be_real
-    cast = Cast(world, SimDatabase(world, real=real_database() if is_real else None), count, archive)
+    cast = Cast(world, SimDatabase(world, real=_real_database() if is_real else None), count, archive)
     world.has_final_op = archive.has_final
     world.broker.ensure_group(GROUP, count)
     watch(cast)
@@ -124,6 +127,12 @@ def _stage(seed: int, *, may_be_real: bool) -> Cast:
         cast.silence_at_s, cast.faults_end_s = silence_at_s, silence_at_s + SILENCE_S + 8.0
     cast.bounds = Bounds.draw(cast.surprise_rng)
     return cast
+
+
+def _real_database() -> RealDatabase:
+    from txcore_conformance.sim.real import real_database  # noqa: PLC0415 - it needs SQLAlchemy
+
+    return real_database()
 
 
 def _begin(cast: Cast) -> None:

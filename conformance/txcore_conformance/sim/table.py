@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txcore import wire
 from txcore.errors import BackendUnavailableError
 from txcore.message_table import Refused, TableRow, Taken
 from txcore_conformance.sim.process import Process
-from txcore_conformance.sim.real import RealDatabase
 from txcore_conformance.sim.world import World
+
+if TYPE_CHECKING:  # it needs SQLAlchemy, which only some seeds use
+    from txcore_conformance.sim.real import RealDatabase
 
 SLOTS_MAX = 16
 HOLD_S = 8.0
