@@ -21,7 +21,7 @@ def start(_):
 
 sys.modules["sqlalchemy"] = None
 threading.Thread.start = start
-from txcore_conformance.sim import run
+from txcore_conformance.sim import page, run
 print(*[run(seed, may_be_real=False).trace for seed in range(8)])
 """
 """What Python in a browser lacks: threads, and packages that are not there."""

@@ -14,10 +14,13 @@ from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.world import SimReporter
 
 
-def start_checker(cast: Cast, *, is_immortal: bool = False, database: SimDatabase | None = None) -> Process:
+def start_checker(
+    cast: Cast, *, is_immortal: bool = False, is_replaced: bool = True, database: SimDatabase | None = None
+) -> Process:
     """Start a checker process; some time after its death its membership lapses, and another checker may start.
 
     Args:
+        is_replaced: Another checker may start by itself.
         database: Database of its fence, if it is not the producers' database.
     """
     world = cast.world
@@ -47,7 +50,8 @@ def start_checker(cast: Cast, *, is_immortal: bool = False, database: SimDatabas
     process.loop.spawn(membership.run(), lambda task: ended(world, task.error))
     lapse_s = 0.5 + world.rng.random() * 3
     process.on_death.append(lambda: world.at(lapse_s, lambda: world.broker.leave(GROUP, process.name)))
-    process.on_death.append(lambda: world.at(world.rng.random() * 3, lambda: _restart(cast)))
+    if is_replaced:
+        process.on_death.append(lambda: world.at(world.rng.random() * 3, lambda: _restart(cast)))
     _watch(cast, process)
     return process
 

@@ -105,6 +105,16 @@ class World:
         self.now_s = max(self.now_s, end_s)
         return is_done()
 
+    def step(self, end_s: float) -> bool:
+        """Play the next event up to *end_s*; returns False if there is none, and the time is *end_s* then."""
+        if not self._events or self._events[0][0] > end_s:
+            self.now_s = max(self.now_s, end_s)
+            return False
+        self.now_s, _, action = heapq.heappop(self._events)
+        self.step_count += 1
+        action()
+        return True
+
     def chance(self, probability: float) -> bool:
         """Return True with *probability*, while faults are on."""
         return self.is_faulty and probability > 0 and self.rng.random() < probability
