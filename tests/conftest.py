@@ -1,4 +1,4 @@
-"""Settings of all tests: marks of the heavy ones, reports of workers that died, and a profile of Hypothesis.
+"""Settings of all tests: marks of the heavy ones, reports of dead workers, a profile of Hypothesis, and a browser.
 
 Tests with clusters of three and with versions that must be fetched are too heavy for every run; `make heavy` runs them.
 If a worker of pytest-xdist dies, the test's report contains the signal and the output of its fault handler. Hypothesis
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from txcore_conformance import servers
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A script's background process ignores SIGINT, and the processes that tests interrupt would inherit that.
@@ -31,6 +33,9 @@ HEAVY_FIXTURES = {"trio", "clustered"}
 TRACES = pytest.StashKey()
 """A folder with a file for each worker's fault handler."""
 DIES_WITHIN_S = 10
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM_ARGUMENTS = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+CHROMIUM_MORE = ("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage")
 
 
 def pytest_collection_modifyitems(items):
@@ -70,3 +75,32 @@ def pytest_handlecrashitem(report):
         how = "its process is still there"
     trace = worker.config.stash[TRACES] / worker.gateway.id
     report.longrepr += f"\n{how}\n{trace.read_text(encoding='utf-8') if trace.exists() else ''}"
+
+
+def require(what, reason):
+    """Skip with the reason, or fail if the environment requires *what*."""
+    if servers.is_required(what):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Debian's Chromium, driven by Playwright; TXCORE_CHROMIUM names another executable.
+
+    The scope is not the whole session: while the browser exists, this thread counts as one with a running event loop,
+    and no other test could call `asyncio.run`.
+    """
+    path = os.environ.get("TXCORE_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+    if path is None:
+        require("chromium", "no Chromium: apt-get install chromium, or name one in TXCORE_CHROMIUM")
+    try:
+        from playwright.sync_api import sync_playwright  # noqa: PLC0415 - it may not be there
+    except ImportError:
+        require("chromium", "no Playwright: pip install playwright")
+    driver = sync_playwright().start()
+    arguments = [*CHROMIUM_ARGUMENTS, *CHROMIUM_MORE, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    browser = driver.chromium.launch(executable_path=path, args=arguments)
+    yield browser
+    browser.close()
+    driver.stop()

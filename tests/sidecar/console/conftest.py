@@ -1,18 +1,15 @@
-"""A real checker with transactions to show, and a real headless Chromium that opens its pages.
+"""A real checker with transactions to show, for a real headless Chromium that opens its pages.
 
 Screenshots are kept in `.artefacts/console`.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from txcore_conformance import servers
 from txcore_conformance.kit import hasty
 
 import txcore
@@ -20,38 +17,6 @@ from txcore.ids import id_text
 
 ARTEFACTS = Path(__file__).parents[3] / ".artefacts" / "console"
 TOKEN = "a-token-for-the-console"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-ARGUMENTS = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
-MORE_ARGUMENTS = ("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage")
-
-
-def require(what, reason):
-    """Skip with the reason, or fail if the environment requires *what*."""
-    if servers.is_required(what):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """Debian's Chromium, driven by Playwright; TXCORE_CHROMIUM names another executable.
-
-    The scope is not the whole session: while the browser exists, this thread counts as one with a running event loop,
-    and no other test could call `asyncio.run`.
-    """
-    path = os.environ.get("TXCORE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        require("chromium", "no Chromium: apt-get install chromium, or name one in TXCORE_CHROMIUM")
-    try:
-        from playwright.sync_api import sync_playwright  # noqa: PLC0415 - it may not be there
-    except ImportError:
-        require("chromium", "no Playwright: pip install playwright")
-    driver = sync_playwright().start()
-    arguments = [*ARGUMENTS, *MORE_ARGUMENTS, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    browser = driver.chromium.launch(executable_path=path, args=arguments)
-    yield browser
-    browser.close()
-    driver.stop()
 
 
 @dataclass
