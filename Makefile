@@ -191,6 +191,12 @@ options: $(DEV) ## write the table of URL options into each plugin's README, fro
 docs: $(DEV) ## build the documentation as a static site in .artefacts/site; a broken link fails
 	$(BIN)/python docs/site/build.py .artefacts/site
 
+.PHONY: playground
+playground: docs ## the site with its playground: Python for browsers by npm and pip, and a walk in a real Chromium
+	$(BIN)/python docs/site/playground.py .artefacts/site
+	TXCORE_SITE=.artefacts/site TXCORE_REQUIRE=chromium $(BIN)/pytest -q -m "heavy or not heavy" tests/docs/test_playground.py
+	@cat .artefacts/playground/*.txt
+
 LOCK = $(TOOLS)/bin/uv pip compile --quiet --custom-compile-command "make lock" --universal --python-version 3.11 \
 	--generate-hashes $(if $(UPGRADE),--upgrade)
 .PHONY: lock

@@ -17,15 +17,6 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "docs" / "site" / "build.py"
 
 
-@pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The site that `make docs` builds."""
-    folder = tmp_path_factory.mktemp("site") / "html"
-    done = subprocess.run([sys.executable, BUILD, folder], capture_output=True, text=True, check=False, timeout=300)
-    assert (0, "") == (done.returncode, done.stderr)
-    return folder
-
-
 def test_every_page_is_built_and_in_the_navigation(site):
     """The home page has a link to each document."""
     home = (site / "index.html").read_text(encoding="utf-8")
