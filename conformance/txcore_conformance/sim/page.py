@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from txcore import wire
 from txcore.ids import id_text, parse_id
 from txcore.records import MARK_KINDS, LogKind, OpKind
 from txcore_conformance.sim.archive import ops_in
+from txcore_conformance.sim.mutants import MUTANTS
 from txcore_conformance.sim.play import run
 from txcore_conformance.sim.playground import Playground, Step, replayed
 from txcore_conformance.sim.process import Process
+
+RULES: Final = {
+    "no_fence": "R4: a check leaves a tombstone",
+    "op_before_target": "R3: the message comes before its op",
+    "late_producer_publishes": "R6: a late producer gives way",
+}
+"""The rules that a visitor may switch off, by the name of the mutant that does it."""
 
 
 class Page:
@@ -20,13 +29,24 @@ class Page:
 
     def __init__(self) -> None:
         self._visit = Playground()
+        self._rules = contextlib.ExitStack()
 
-    def begin(self, seed: int, broker: str, choices: Sequence[str] = ()) -> str:
+    def rules(self) -> str:
+        """Return the rules that may be switched off."""
+        return json.dumps(RULES)
+
+    def begin(self, seed: int, broker: str, choices: Sequence[str] = (), rule: str = "") -> str:
         """Begin a new visit, after *choices*; returns what there is to see.
+
+        Args:
+            rule: One of `RULES`, which is switched off until the next visit begins; "" for none.
 
         Raises:
             ValueError: one of the choices is not open at its place.
         """
+        self._rules.close()
+        if rule in RULES:
+            self._rules.enter_context(MUTANTS[rule].patch())
         self._visit = replayed(seed, broker, choices)
         return json.dumps(seen(self._visit, self._visit.opening))
 

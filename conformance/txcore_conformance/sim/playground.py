@@ -241,9 +241,11 @@ class Playground:
         """Say what is true at rest, by the judgement of all invariants."""
         if not self.orders:
             return NOTHING_OPEN
-        _, broken = self.verdict()
-        if broken:
-            return f"A rule is broken: {'; '.join(broken)}."
+        text = "; ".join(self.verdict()[1])
+        for order in self.orders:
+            text = text.replace(str(order.core.transaction_id), f"order {order.number}")
+        if text:
+            return f"A rule is broken: {text}."
         placed, count = len(self.cast.database.committed), len(self.orders)
         if placed == count:
             return "All is decided: each order is in the database, and its message in the topic."

@@ -74,17 +74,18 @@
     const given = new URLSearchParams(location.hash.slice(1));
     const broker = given.get("broker") in BROKERS ? given.get("broker") : "kafka-like";
     const choices = [...(given.get("play") ?? "")].map((code) => CHOICES[code]).filter(Boolean);
-    return [Number.parseInt(given.get("seed"), 10) || 1, broker, choices, given.get("trace") ?? ""];
+    return [Number.parseInt(given.get("seed"), 10) || 1, broker, given.get("rule") ?? "", choices, given.get("trace") ?? ""];
   }
 
-  function begin(seed, broker, choices = [], trace = "") {
+  function begin(seed, broker, rule = "", choices = [], trace = "") {
     pause();
     [shown, wanted, expected] = [undefined, [...choices], trace];
     at("seed").value = seed;
     at("broker").value = broker;
+    at("rule").value = rule;
     at("past").replaceChildren();
     at("same").textContent = "";
-    draw(JSON.parse(page.begin(seed, broker)));
+    draw(JSON.parse(page.begin(seed, broker, [], rule)));
     if (wanted.length) play();
   }
 
@@ -164,7 +165,9 @@
 
   function remember(seen) {
     const play = seen.chosen.map((choice) => CODES[choice]).join("");
-    const address = new URLSearchParams({ seed: at("seed").value, broker: at("broker").value, play, trace: seen.trace.slice(0, 12) });
+    const address = new URLSearchParams({
+      seed: at("seed").value, broker: at("broker").value, rule: at("rule").value, play, trace: seen.trace.slice(0, 12),
+    });
     at("link").href = `#${address}`;
     at("link").textContent = `seed ${at("seed").value}, ${BROKERS[at("broker").value]}, ${seen.chosen.length} choices, trace ${seen.trace.slice(0, 12)}`;
     history.replaceState(null, "", `#${address}`);
@@ -196,10 +199,11 @@
         <section class="card"><h4>Op log</h4><ol data-at="ops"></ol></section>
       </div>
       <details open><summary>What has happened, newest first</summary><ol class="past" data-at="past"></ol></details>
-      <details><summary>Seed, broker, replay</summary>
+      <details><summary>Seed, broker, rules, replay</summary>
         <div class="row">
           <label>Seed <input data-at="seed" type="number" min="0" step="1"></label>
           <label>Broker like <select data-at="broker"></select></label>
+          <label>Without rule <select data-at="rule"><option value="">none</option></select></label>
           <button data-at="begin">Begin anew with these</button>
         </div>
         <p>This visit: <a data-at="link"></a> <button data-at="replay">Replay it</button> <span data-at="same" role="status"></span></p>
@@ -214,13 +218,16 @@
           <tbody data-at="results"></tbody></table></div>
       </details>`;
     for (const [value, textContent] of Object.entries(BROKERS)) at("broker").append(make("option", { value, textContent }));
+    for (const [value, textContent] of Object.entries(JSON.parse(page.rules()))) {
+      at("rule").append(make("option", { value, textContent }));
+    }
     for (const button of root.querySelectorAll("button[data-choice]")) {
       button.addEventListener("click", () => {
         if (button.dataset.choice === "step") pause();
         choose(button.dataset.choice);
       });
     }
-    const settings = () => [Number.parseInt(at("seed").value, 10) || 0, at("broker").value];
+    const settings = () => [Number.parseInt(at("seed").value, 10) || 0, at("broker").value, at("rule").value];
     at("play").addEventListener("click", () => (timer ? pause() : play()));
     at("again").addEventListener("click", () => begin(...settings()));
     at("begin").addEventListener("click", () => begin(...settings()));
