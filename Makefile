@@ -20,6 +20,7 @@ SECONDS ?= 300
 SEED ?= 1
 EXAMPLES ?= 1000
 JSON ?=
+ONLY ?=
 BENCH ?=
 LOCKED ?=
 UPGRADE ?=
@@ -216,8 +217,8 @@ sbom: $(TOOLS)/.installed ## list the image's packages with versions and licence
 		--output-file $(SBOM) $(IMAGE)
 
 .PHONY: brokers
-brokers: $(DEV) ## start Kafka, RabbitMQ and NATS for manual work, print their URLs, end them with Ctrl-C
-	@$(BIN)/python -m txcore_conformance.brokers
+brokers: $(DEV) ## start Kafka, RabbitMQ, NATS and PostgreSQL (ONLY= these) on their usual ports, until Ctrl-C
+	@$(BIN)/python -m txcore_conformance.brokers $(if $(ONLY),--only $(ONLY))
 
 .PHONY: bench
 bench: $(DEV) ## measure BROKER= against raw yardsticks; JSON=file keeps the figures, BENCH="--quick --profile" says more

@@ -67,21 +67,32 @@ class PortLocks:
         self.numbers: list[int] = []
         self._files: list[IO[str]] = []
 
-    def reserve(self) -> int:
-        """Return a free port; it stays reserved until `release` or the end of the process."""
+    def reserve(self, wanted: int = 0) -> int:
+        """Return *wanted* if it is free, otherwise any free one; it is reserved until `release` or the process ends.
+
+        Raises:
+            ServerUnavailableError: no port is free.
+        """
+        if wanted and self._takes(wanted):
+            return wanted
         low = _first_port()
         for _ in range(_PORT_TRIES_MAX):
             number = random.randrange(low, low + _PORTS_BELOW_EPHEMERAL)
-            file = lock_port(number)
-            if file is None:
-                continue
-            if not _can_bind(number):
-                file.close()
-                continue
-            self._files.append(file)
-            self.numbers.append(number)
-            return number
+            if self._takes(number):
+                return number
         raise ServerUnavailableError("no free port on 127.0.0.1")
+
+    def _takes(self, number: int) -> bool:
+        """Reserve a port and return True, or return False if another program has it."""
+        file = lock_port(number)
+        if file is None:
+            return False
+        if not _can_bind(number):
+            file.close()
+            return False
+        self._files.append(file)
+        self.numbers.append(number)
+        return True
 
     def release(self) -> None:
         """Release all reserved ports."""

@@ -48,6 +48,10 @@ class ManagedProcess(abc.ABC):
         folder: Logs, settings and data.
         stop_signal: Signal for an orderly end.
         death_signal: Signal that the kernel sends it when this program dies.
+        port: Port for clients; 0 before it is chosen.
+        usual_port: Port for clients that people expect; 0 without one.
+        takes_usual_ports: Whether the first start takes the usual ports that are free. Any free ones otherwise, so that
+            several runs can be live at once.
     """
 
     name: str
@@ -55,6 +59,9 @@ class ManagedProcess(abc.ABC):
     death_signal: signal.Signals = signal.SIGKILL
     ready_time_max_s: float = _READY_TIME_MAX_S
     stop_time_max_s: float = _STOP_TIME_MAX_S
+    port: int = 0
+    usual_port: int = 0
+    takes_usual_ports: bool = False
     runs_unprivileged: bool = False
 
     def __init__(self) -> None:
@@ -91,6 +98,10 @@ class ManagedProcess(abc.ABC):
 
     def _before_spawn(self) -> None:  # noqa: B027 - a default, not a part that is missing
         """Prepare each start, on a folder and ports that exist."""
+
+    def _reserve(self, usual_port: int) -> int:
+        """Return a reserved port: the usual one, if this server takes it and it is free."""
+        return self._ports.reserve(usual_port if self.takes_usual_ports else 0)
 
     @property
     def is_running(self) -> bool:

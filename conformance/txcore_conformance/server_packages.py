@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from txcore_conformance import progress
+
 _POLICY: Final = Path("/usr/sbin/policy-rc.d")
 _POLICY_TEXT: Final = "#!/bin/sh\n# Written by txcore while it installs a test server; removed afterwards.\nexit 101\n"
 _CLUSTER_SETTING: Final = Path("/etc/postgresql-common/createcluster.conf")
@@ -56,6 +58,7 @@ def install(*packages: str, first: str = "") -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None or os.environ.get("TXCORE_APT") == "0":
         raise ServerUnavailableError(f"not installed, and {' '.join(packages)} can be installed only as root with apt")
     # apt-get waits for dpkg's lock, but not for that of its own lists.
+    progress.say(f"apt-get installs {' and '.join(packages)}")
     with machine_lock(Path(tempfile.gettempdir(), "txcore-apt.lock")), _nothing_starts():
         _apt_get("update", "-q")
         if first:

@@ -115,7 +115,7 @@ class ManagedServer(ManagedProcess, DatabaseServer):
     def _url(self) -> str: ...
 
     def _assign_ports(self) -> None:
-        self.port = self._ports.reserve()
+        self.port = self._reserve(self.usual_port)
         self.url = self._url()
 
     def _check_ready(self) -> None:

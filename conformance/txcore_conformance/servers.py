@@ -29,8 +29,8 @@ def is_required(name: str) -> bool:
     return bool(name) and name in [item.strip() for item in wanted.split(",")]
 
 
-def postgresql(**settings: str) -> DatabaseServer:
-    """Return a running PostgreSQL; *settings* are passed with -c.
+def postgresql(*, takes_usual_ports: bool = False, **settings: str) -> DatabaseServer:
+    """Return a running PostgreSQL, on port 5432 if it is to take usual ports; *settings* are passed with -c.
 
     Raises:
         ServerUnavailableError: the server is not available here.
@@ -38,11 +38,11 @@ def postgresql(**settings: str) -> DatabaseServer:
     url = os.environ.get("TXCORE_POSTGRES_URL")
     if url:
         return ExternalServer("postgresql", url.replace("postgresql://", "postgresql+psycopg://", 1))
-    return _started(PostgreSQLServer(settings))
+    return _started(PostgreSQLServer(settings), takes_usual_ports=takes_usual_ports)
 
 
-def mariadb(**settings: str) -> DatabaseServer:
-    """Return a running MariaDB; *settings* are passed as options.
+def mariadb(*, takes_usual_ports: bool = False, **settings: str) -> DatabaseServer:
+    """Return a running MariaDB, on port 3306 if it is to take usual ports; *settings* are passed as options.
 
     Raises:
         ServerUnavailableError: the server is not available here.
@@ -50,7 +50,7 @@ def mariadb(**settings: str) -> DatabaseServer:
     url = os.environ.get("TXCORE_MARIADB_URL")
     if url:
         return ExternalServer("mariadb", url)
-    return _started(MariaDBServer(settings))
+    return _started(MariaDBServer(settings), takes_usual_ports=takes_usual_ports)
 
 
 @contextlib.contextmanager
@@ -76,6 +76,7 @@ class PostgreSQLServer(ManagedServer):
 
     name = "postgresql"
     stop_signal = signal.SIGINT  # fast shutdown
+    usual_port = 5432
 
     def __init__(self, settings: dict[str, str]) -> None:
         self._programs = _postgresql_programs()
@@ -127,6 +128,7 @@ class MariaDBServer(ManagedServer):
 
     name = "mariadb"
     stop_signal = signal.SIGTERM
+    usual_port = 3306
 
     def __init__(self, settings: dict[str, str]) -> None:
         self._programs = _mariadb_programs()
@@ -172,7 +174,8 @@ class MariaDBServer(ManagedServer):
         return f"mysql+pymysql://root@127.0.0.1:{self.port}/mysql"
 
 
-def _started(server: ManagedServer) -> DatabaseServer:
+def _started(server: ManagedServer, *, takes_usual_ports: bool) -> DatabaseServer:
+    server.takes_usual_ports = takes_usual_ports
     try:
         server.start()
     except BaseException:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from txcore_conformance import brokers
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+from txcore_conformance import brokers, progress
+from txcore_conformance.brokers import manual
 from txcore_conformance.brokers.harness import BrokerHarness
 from txcore_conformance.brokers.rabbitmq_node import RabbitmqBroker
 from txcore_conformance.machine import PortLocks, base_folder, lock_port
+from txcore_conformance.required import obtained
 
 MODULE = [sys.executable, "-m", "txcore_conformance.brokers"]
 
@@ -216,7 +222,7 @@ def test_command_runs_without_a_broker_unless_it_is_required(required, status, t
 
 def test_runner_names_its_mistakes():
     """The runner reports an unknown broker and a missing command."""
-    for arguments in (["--run", "pulsar", "--", "true"], ["--run", "nats"]):
+    for arguments in (["--run", "pulsar", "--", "true"], ["--run", "nats"], ["--only", "pulsar"]):
         done = subprocess.run([*MODULE, *arguments], capture_output=True, text=True, check=False)
         assert 2 == done.returncode
         assert "pulsar" in done.stderr or "belong together" in done.stderr
@@ -225,7 +231,7 @@ def test_runner_names_its_mistakes():
 def test_without_a_command_urls_are_printed_until_ctrl_c(available):
     """The lines have at most 80 columns, and the `export` lines can be pasted."""
     if any(os.environ.get(f"TXCORE_{name.upper()}_URL") for name in brokers.NAMES):
-        pytest.skip("the brokers are run by somebody else")
+        pytest.skip("another program runs the brokers")
     for name in brokers.NAMES:
         available(name)
     with subprocess.Popen(MODULE, stdout=subprocess.PIPE, text=True) as runner:
@@ -240,6 +246,78 @@ def test_without_a_command_urls_are_printed_until_ctrl_c(available):
     for name in brokers.NAMES:
         assert f"\n{name} " in text
         assert f"export TXCORE_{name.upper()}_URL={name}://" in text
+
+
+def printed_by_manual_work(*arguments: str, **environment: str) -> tuple[str, dict[str, str]]:
+    """Return what the program prints until it is ready, and the variables to export."""
+    command = [*MODULE, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=without_brokers() | environment) as runner:
+        lines = []
+        for line in runner.stdout:
+            lines.append(line)
+            if "Ctrl-C" in line:
+                runner.send_signal(signal.SIGINT)
+    assert 0 == runner.returncode
+    pairs = [line.removeprefix("export ").rstrip("\n").partition("=") for line in lines if line.startswith("export ")]
+    return "".join(lines), {name: value for name, _, value in pairs}
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_manual_work_is_on_the_usual_port_or_says_which_one_instead(available, is_taken):
+    """The variables name the port in use; a port that another program holds is named with its replacement."""
+    available("nats")
+    with socket.socket() as holder:
+        if is_taken:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):  # another program holds it for us
+                holder.bind(("127.0.0.1", 4222))
+                holder.listen()
+        text, variables = printed_by_manual_work("--only", "nats")
+    port = variables["TXCORE_NATS_URL"].rpartition(":")[2]
+    assert variables["TXCORE_BROKER"] == variables["TXCORE_NATS_URL"]
+    assert "shop" == variables["TXCORE_GROUP"]
+    is_elsewhere = f"another program uses port 4222, so this one is on {port}" in text
+    assert is_elsewhere is (port != "4222")
+    assert is_elsewhere or not is_taken
+
+
+def test_manual_work_has_a_durable_database(obtained_postgresql):
+    """PostgreSQL is started with fsync, and the command's variables name it."""
+    variables = manual.variables({"postgresql": obtained_postgresql})
+    assert variables["TXCORE_DATABASE"] == variables["TXCORE_POSTGRES_URL"] == obtained_postgresql.url
+    with create_engine(obtained_postgresql.url, poolclass=NullPool).connect() as connection:
+        assert "on" == connection.exec_driver_sql("SHOW fsync").scalar_one()
+
+
+@pytest.fixture
+def obtained_postgresql(monkeypatch):
+    """The database of manual work."""
+    monkeypatch.delenv("TXCORE_POSTGRES_URL", raising=False)
+    server = obtained("postgresql", lambda: manual.start(manual.DATABASE))
+    yield server
+    server.remove()
+
+
+def test_a_server_of_the_environment_is_named_and_used(nats):
+    """A broker whose URL is in the environment is not started again, and the command gets the variables set before."""
+    text, variables = printed_by_manual_work("--only", "nats", TXCORE_NATS_URL=nats.url, TXCORE_GROUP="mine")
+    assert f"nats: runs already, as the environment says: {nats.url}" in text
+    assert (nats.url, "mine") == (variables["TXCORE_BROKER"], variables["TXCORE_GROUP"])
+    assert nats.is_running
+
+
+def test_a_start_reports_its_long_steps(tmp_path, monkeypatch):
+    """A download is announced before it begins, to the thread that waits for it."""
+    monkeypatch.setenv("TXCORE_SERVERS", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Go, no apt-get: nothing is downloaded
+    tmp_path.joinpath("go").write_text("#!/bin/sh\nexit 1\n")
+    tmp_path.joinpath("go").chmod(0o755)
+    steps = []
+    with progress.heard(steps.append), pytest.raises(brokers.ServerUnavailableError):
+        brokers.managed("nats", "2.9.25")
+    assert "Go fetches and builds nats-server 2.9.25" in steps
+    progress.say("no listener")
+    assert "no listener" not in steps
 
 
 def test_ports_are_kept_apart_and_out_of_the_kernels_way():

@@ -70,7 +70,9 @@ def nats(version: str = "", *, own: bool = False, **options: Any) -> Broker:
     return start("nats", version, own=own, **options)
 
 
-def start(name: str, version: str = "", *, own: bool = False, **options: Any) -> Broker:
+def start(
+    name: str, version: str = "", *, own: bool = False, takes_usual_ports: bool = False, **options: Any
+) -> Broker:
     """Return a running broker.
 
     With a version or any of the options this program starts a new broker.
@@ -79,6 +81,7 @@ def start(name: str, version: str = "", *, own: bool = False, **options: Any) ->
         name: kafka, rabbitmq or nats.
         version: "" means the version in TXCORE_KAFKA_VERSION (and so on), otherwise the newest.
         own: Whether this program starts a new broker even if the environment names one.
+        takes_usual_ports: Whether a new broker takes those of its usual ports that are free (9092, 5672, 4222).
         options: `tls=True` adds a TLS listener: `tls_url`, `ca_file`, `cert_file`, `key_file`; NATS has no other
             listener then. `credentials=True` adds the user `USER` with the password `PASSWORD`: `credentials_url`,
             which is a TLS listener too when both are set; NATS refuses all other clients then.
@@ -92,6 +95,7 @@ def start(name: str, version: str = "", *, own: bool = False, **options: Any) ->
     if url and not (own or version or options):
         return ExternalBroker(name, url)
     broker = managed(name, version, **options)
+    broker.takes_usual_ports = takes_usual_ports
     try:
         broker.start()
     except BaseException:

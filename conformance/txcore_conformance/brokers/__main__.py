@@ -1,8 +1,10 @@
-"""`python -m txcore_conformance.brokers`: all three brokers for manual work, or around one command.
+"""`python -m txcore_conformance.brokers`: three brokers and a PostgreSQL for manual work, or brokers around a command.
 
-Without `--run`, it prints their URLs and runs until Ctrl-C. With `--run kafka,nats -- COMMAND...` it starts those
-brokers, passes their URLs to the command in the environment, stops them afterwards and ends with the command's exit
-status. If a broker in TXCORE_REQUIRE is not available, the program ends with status 1 before the command runs.
+Without `--run`, they take their usual ports where these are free, the program prints their URLs, and they run until
+Ctrl-C; `--only kafka,postgresql` starts these only. With `--run kafka,nats -- COMMAND...` the program starts those
+brokers on free ports, passes their URLs to the command in the environment, stops them afterwards and ends with the
+command's exit status. If a broker in TXCORE_REQUIRE is not available, the program ends with status 1 before the command
+runs.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,10 @@ from types import FrameType
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 
 from txcore_conformance import brokers
 from txcore_conformance.broker_warnings import WARNINGS_VARIABLE
+from txcore_conformance.brokers import manual
 from txcore_conformance.machine import die_with_parent
 
 _WIDTH: Final = 80
@@ -37,36 +38,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--run", metavar="NAMES", default="", help="brokers to start for a command, separated by commas"
     )
     parser.add_argument(
+        "--only", metavar="NAMES", default="", help=f"servers for manual work; default: {','.join(manual.NAMES)}"
+    )
+    parser.add_argument(
         "command", nargs="*", metavar="-- COMMAND", help="command to run; default: none, the brokers run until Ctrl-C"
     )
     given = parser.parse_args(arguments)
-    names = [name.strip() for name in (given.run or ",".join(brokers.NAMES)).split(",") if name.strip()]
-    unknown = sorted(set(names) - set(brokers.NAMES))
+    there = brokers.NAMES if given.run else manual.NAMES
+    names = [name.strip() for name in (given.run or given.only or ",".join(there)).split(",") if name.strip()]
+    unknown = sorted(set(names) - set(there))
     if unknown:
-        parser.error(f"no such broker: {', '.join(unknown)}; there are {', '.join(brokers.NAMES)}")
+        parser.error(f"no such broker: {', '.join(unknown)}; there are {', '.join(there)}")
     if bool(given.run) is not bool(given.command):
         parser.error("--run and a command belong together")
+    if given.run and given.only:
+        parser.error("--only is for manual work, without --run")
     console = Console(stderr=bool(given.run), width=_WIDTH, soft_wrap=False)
     handler = _SignalHandler()
     for number in _SIGNALS:
         signal.signal(number, handler)
+    return _run_with(names, given.command, handler, console) if given.run else manual.serve(names, console)
+
+
+def _run_with(names: Sequence[str], command: Sequence[str], handler: _SignalHandler, console: Console) -> int:
+    """Run the command with these brokers and return its exit status, or 1 without a broker that is required."""
     running: dict[str, brokers.Broker] = {}
     try:
-        missing = _start_all(names, running, console, is_quiet=bool(given.run))
-        if given.run:
-            required = [name for name in missing if brokers.is_required(name)]
-            return 1 if required else _run(given.command, running, handler)
-        _show(running, console)
-        if not running:
-            return 1
-        threading.Event().wait()
+        missing = _start_all(names, running, console)
+        return 1 if any(map(brokers.is_required, missing)) else _run(command, running, handler)
     except KeyboardInterrupt:
-        if given.run:
-            return 130
+        return 130
     finally:
         for broker in running.values():
             broker.remove()
-    return 0
 
 
 class _SignalHandler:
@@ -79,9 +83,7 @@ class _SignalHandler:
         raise KeyboardInterrupt
 
 
-def _start_all(
-    names: Sequence[str], running: dict[str, brokers.Broker], console: Console, *, is_quiet: bool
-) -> list[str]:
+def _start_all(names: Sequence[str], running: dict[str, brokers.Broker], console: Console) -> list[str]:
     """Start brokers in parallel, print the results, and return the names of those that are not available."""
     began_s = time.monotonic()
     with ThreadPoolExecutor(len(names)) as threads:
@@ -96,7 +98,7 @@ def _start_all(
             raise error
     for text in brokers.warnings():
         console.print(f"warning: {text}", style="yellow", markup=False, highlight=False)
-    if is_quiet and running:
+    if running:
         said = ", ".join(f"{name} {broker.version}" for name, broker in sorted(running.items()))
         console.print(f"brokers: {said} ({time.monotonic() - began_s:.0f} s)", highlight=False)
     return missing
@@ -107,24 +109,6 @@ def _kept(name: str, running: dict[str, brokers.Broker]) -> Callable[[], None]:
         running[name] = brokers.start(name)
 
     return start
-
-
-def _show(running: Mapping[str, brokers.Broker], console: Console) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("broker", "version", "URL", "monitoring"):
-        table.add_column(title, overflow="fold")
-    for name, broker in sorted(running.items()):
-        table.add_row(name, broker.version, broker.url, broker.monitor_url)
-    console.print(table)
-    console.print()
-    for name, value in brokers.environment(running).items():
-        if name.endswith("_URL"):
-            console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
-    if running:
-        folder = next(iter(running.values())).folder.parent
-        console.print(
-            f"\nLogs and data are in {folder}. Ctrl-C ends the brokers and deletes all of it.", highlight=False
-        )
 
 
 def _run(command: Sequence[str], running: Mapping[str, brokers.Broker], handler: _SignalHandler) -> int:

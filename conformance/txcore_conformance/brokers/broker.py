@@ -7,12 +7,15 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from txcore_conformance.brokers.proxy import Proxy
 from txcore_conformance.brokers.security import Certificates, Security, make_certificates
 from txcore_conformance.processes import ManagedProcess
 from txcore_conformance.server_packages import ServerUnavailableError
+
+#: The clients' port of each broker, unless a configuration names another one.
+USUAL_PORTS: Final = {"kafka": 9092, "rabbitmq": 5672, "nats": 4222}
 
 
 class Broker(abc.ABC):
@@ -157,6 +160,7 @@ class ManagedBroker(ManagedProcess, Broker):
         super().__init__()
         self._settings = dict(settings)
         self.version_asked_for = version
+        self.usual_port = USUAL_PORTS[self.name]
         self.security = security
         self.port = 0
         self.proxy_port = 0
@@ -195,7 +199,7 @@ class ManagedBroker(ManagedProcess, Broker):
         super().remove()
 
     def _assign_ports(self) -> None:
-        self.port = self._ports.reserve()
+        self.port = self._reserve(self.usual_port)
         self.proxy_port = self._ports.reserve()
         self.url = self._url_at(self.port)
 

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from txcore_conformance import progress
 from txcore_conformance.machine import run
 from txcore_conformance.server_packages import ServerUnavailableError, install
 
@@ -53,6 +54,7 @@ def unpack(package: str, suite: str, target: Path) -> None:
     Raises:
         ServerUnavailableError: no apt, no Debian archive, or the download failed.
     """
+    progress.say(f"apt-get fetches {package} of Debian {suite}")
     source = mirror()
     state = target / ".apt"
     for folder in ("lists/partial", "cache/archives/partial", "empty"):
@@ -91,6 +93,7 @@ def make_root(package: str, suite: str, target: Path) -> None:
         raise ServerUnavailableError(f"a system of Debian {suite} is made by root only")
     if not _SCRIPT.exists() or not _KEYRING.exists() or shutil.which("unshare") is None:
         install(*_PACKAGES_OF_DEBOOTSTRAP)
+    progress.say(f"debootstrap makes a small system of Debian {suite} with {package}, about 400 MB")
     include = f"--include=ca-certificates,{package}"
     command = ["debootstrap", "--variant=minbase", f"--keyring={_KEYRING}", include, suite, str(target), mirror()]
     # In a mount namespace of its own, so that its mounts end with it in any case.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from txcore_conformance.brokers.broker import Broker
+from txcore_conformance.brokers.broker import USUAL_PORTS, Broker
 from txcore_conformance.brokers.greetings import amqp_start, amqp_version, nats_information
 from txcore_conformance.brokers.proxy import Proxy
 from txcore_conformance.machine import lock_port, run
@@ -18,7 +18,6 @@ from txcore_conformance.server_packages import ServerUnavailableError
 PROXIED_VARIABLE: Final = "TXCORE_KAFKA_PROXIED"
 CONTROL_VARIABLE: Final = "TXCORE_RABBITMQ_CONTROL"
 CONTROL_TIME_MAX_S: Final = 300.0
-_PORTS: Final = {"kafka": 9092, "rabbitmq": 5672, "nats": 4222}
 
 
 class ExternalBroker(Broker):
@@ -81,7 +80,7 @@ class ExternalBroker(Broker):
 
     def _address(self) -> tuple[str, int]:
         parts = self._parts()
-        return parts.hostname or "127.0.0.1", parts.port or _PORTS[self.name]
+        return parts.hostname or "127.0.0.1", parts.port or USUAL_PORTS[self.name]
 
     def _parts(self) -> SplitResult:
         parts = urlsplit(self.url)

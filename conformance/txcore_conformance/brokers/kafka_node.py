@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from txcore_conformance import progress
 from txcore_conformance.brokers.broker import ManagedBroker
 from txcore_conformance.brokers.external import PROXIED_VARIABLE, claim_proxied_listener
 from txcore_conformance.brokers.greetings import kafka_answers
@@ -196,6 +197,7 @@ def _archive_classes(libraries: Path) -> None:
         archive = libraries / ARCHIVE
         if archive.exists():
             return
+        progress.say("Kafka starts once to write its archive of classes")
         draft = archive.with_suffix(".draft")
         broker = KafkaBroker({}, libraries=libraries, java_options=[*QUICK_START, f"-XX:ArchiveClassesAtExit={draft}"])
         try:

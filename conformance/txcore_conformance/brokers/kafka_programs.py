@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from txcore_conformance import progress
 from txcore_conformance.machine import base_folder, machine_lock, made_once, run
 from txcore_conformance.server_packages import ServerUnavailableError, find_program, install
 
@@ -93,6 +94,7 @@ def kafka_libraries(version: str) -> Path:
         logging_jar, logging = _logging(wanted)
         lines = "".join(_DEPENDENCY.format(*jar) for jar in (("org.apache.kafka", "kafka_2.13", wanted), logging_jar))
         pom.write_text(_POM.format(dependencies=lines), encoding="utf-8")
+        progress.say(f"Maven fetches Kafka {wanted}, about 100 MB")
         command = [
             str(maven),
             "-q",
@@ -193,6 +195,7 @@ def _program(name: str, package: str, *folders: str) -> Path:
 
 def _format_once(libraries: Path) -> None:
     """Store the storage tool's output: the features of this version, the same for each node of each cluster."""
+    progress.say("Kafka's storage tool formats a log for the first time")
     folder = libraries / "format"
     properties = libraries / "format.properties"
     properties.write_text(_FORMAT_PROPERTIES.format(folder=folder), encoding="utf-8")

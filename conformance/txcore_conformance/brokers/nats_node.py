@@ -15,6 +15,7 @@ from txcore_conformance.brokers.security import PASSWORD, USER, Security
 from txcore_conformance.machine import run
 
 _TIME_MAX_S: Final = 2.0
+_MONITOR_PORT: Final = 8222
 
 
 class NatsBroker(ManagedBroker):
@@ -51,7 +52,7 @@ class NatsBroker(ManagedBroker):
 
     def _assign_ports(self) -> None:
         super()._assign_ports()
-        self.monitor_url = f"http://127.0.0.1:{self._ports.reserve()}"
+        self.monitor_url = f"http://127.0.0.1:{self._reserve(_MONITOR_PORT)}"
         account = f"{USER}:{PASSWORD}" if self.security.credentials else ""
         self.url = self._url_at(self.port, account)
         self.credentials_url = self.url if account else ""

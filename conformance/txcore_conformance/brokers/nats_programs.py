@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from txcore_conformance import progress
 from txcore_conformance.broker_warnings import warn
 from txcore_conformance.brokers import debian
 from txcore_conformance.machine import base_folder, made_once, run
@@ -53,6 +54,7 @@ def _build_nats(number: str, target: Path) -> None:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
     if go is None:
         raise ServerUnavailableError("Go is not installed on this machine")
+    progress.say(f"Go fetches and builds nats-server {number}")
     environment = os.environ | {"GOBIN": str(target), "CGO_ENABLED": "0"}
     run([go, "install", f"{_GO_MODULE}@v{number}"], environment=environment, timeout_s=_DOWNLOAD_TIME_MAX_S)
 

@@ -18,6 +18,7 @@ from txcore_conformance.machine import run
 from txcore_conformance.processes import ManagedProcess
 
 _TIME_MAX_S: Final = 5.0
+_MONITOR_PORT: Final = 15672
 _STARTED: Final = b"Server startup complete"
 _GUEST: Final = "guest:guest"
 
@@ -116,7 +117,7 @@ class RabbitmqBroker(ManagedBroker):
         super()._assign_ports()
         self._distribution_port = self._ports.reserve()
         self.node = f"txcore-{self.port}@localhost"
-        self.monitor_url = f"http://127.0.0.1:{self._ports.reserve()}"
+        self.monitor_url = f"http://127.0.0.1:{self._reserve(_MONITOR_PORT)}"
         if self.security.tls:
             self._tls_port = self._ports.reserve()
             self.tls_url = self._url_at(self._tls_port)
