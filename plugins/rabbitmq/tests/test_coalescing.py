@@ -7,6 +7,8 @@ from pika import BasicProperties, frame, spec
 from txcore_rabbitmq.coalescing import CoalescingConnection, log_properties, publish_frames, target_properties
 
 HEADERS = {"txcore-id": "0190:0", "txcore-key": b"\x00\xff", "Grüße": "你好 🙂", "empty": "", "none": b""}
+BODY = {"content-type": "text/你好", "colour": "red", "content-encoding": "utf-8"}
+UNFIT = {"content-encoding": "gzip", "content-type": "x" * 256}  # longer than AMQP's property
 BODY_FRAME_MAX = 100
 
 
@@ -25,6 +27,14 @@ def pikas(channel_number, exchange, routing_key, properties, body):
     [
         (BasicProperties(delivery_mode=2, message_id="17"), log_properties("17")),
         (BasicProperties(headers=HEADERS, delivery_mode=2, message_id="id"), target_properties(HEADERS, "id")),
+        (
+            BasicProperties("text/你好", "utf-8", {**BODY}, 2, message_id="id"),
+            target_properties(BODY, "id"),
+        ),
+        (
+            BasicProperties(None, "gzip", {**UNFIT}, 2, message_id="id"),
+            target_properties(UNFIT, "id"),
+        ),
         (BasicProperties(headers={}, delivery_mode=2, message_id=""), target_properties({}, "")),
     ],
 )

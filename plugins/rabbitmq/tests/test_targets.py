@@ -35,6 +35,17 @@ def test_a_target_is_an_ordinary_persistent_message(kit):
     }
 
 
+def test_the_type_of_the_body_is_a_property_too(kit):
+    """Consumers that decode by AMQP's properties get what `Message.json` says in a header."""
+    queue = kit.queue()
+    half = raw.half(kit, queue, body=b"{}", headers={"content-type": "application/json", "content-encoding": "utf-8"})
+    raw.append(kit, half)
+    assert raw.statuses(raw.release(kit, raw.commit(half))) == [DURABLE]
+    _, properties, _ = kit.channel().basic_get(queue, auto_ack=True)
+    assert (properties.content_type, properties.content_encoding) == ("application/json", "utf-8")
+    assert properties.headers["content-type"] == "application/json"
+
+
 def test_missing_queue_and_missing_exchange_refuse_the_half(kit):
     """A half for a missing queue or exchange is refused, and stored after the queue or exchange was declared."""
     queue, exchange = f"late-{kit.group}", f"late-exchange-{kit.group}"

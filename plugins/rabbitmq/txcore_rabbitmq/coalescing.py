@@ -14,15 +14,22 @@ from typing import Any, Final
 from pika import frame, spec  # type: ignore[import-untyped]
 from pika.adapters.select_connection import SelectConnection  # type: ignore[import-untyped]
 
+from txcore_rabbitmq.names import SHORT_STRING_BYTES_MAX
+
 WRITE_BYTES: Final = 64 << 10
 """Bytes written to the socket at once, without waiting for the end of the turn."""
 METHODS_CACHED: Final = 1_000
 _LOG_FLAGS: Final = spec.BasicProperties.FLAG_DELIVERY_MODE | spec.BasicProperties.FLAG_MESSAGE_ID
 _TARGET_FLAGS: Final = _LOG_FLAGS | spec.BasicProperties.FLAG_HEADERS
+#: Headers that AMQP has as properties, in the order of AMQP's encoding.
+_BODY_HEADERS: Final = {
+    "content-type": spec.BasicProperties.FLAG_CONTENT_TYPE,
+    "content-encoding": spec.BasicProperties.FLAG_CONTENT_ENCODING,
+}
 _pack_header: Final = Struct(">BHIHHQ").pack
 _pack_start: Final = Struct(">BHI").pack
 _pack_flags: Final = Struct(">HBB").pack
-_pack_table: Final = Struct(">HI").pack
+_pack_short: Final = Struct(">H").pack
 _pack_size: Final = Struct(">I").pack
 _END: Final = bytes([spec.FRAME_END])
 
@@ -85,13 +92,23 @@ def log_properties(message_id: str) -> bytes:
 
 
 def target_properties(headers: Mapping[str, str | bytes], message_id: str) -> bytes:
-    """Return the properties of a target: persistent, with headers and an id."""
+    """Return the properties of a target: persistent, with headers and an id.
+
+    A text in the header `content-type` or `content-encoding` is AMQP's property of this name too, by which consumers
+    such as Celery decode the body.
+    """
     parts: list[bytes] = []
     for name, value in headers.items():
         raw = value.encode() if isinstance(value, str) else value
         parts += (_short(name), b"S" if isinstance(value, str) else b"x", _pack_size(len(raw)), raw)
     table = b"".join(parts)
-    return _pack_table(_TARGET_FLAGS, len(table)) + table + b"\x02" + _short(message_id)
+    flags, before = _TARGET_FLAGS, b""
+    for name, flag in _BODY_HEADERS.items():
+        kind = headers.get(name)
+        if isinstance(kind, str) and len(kind.encode()) <= SHORT_STRING_BYTES_MAX:
+            flags |= flag
+            before += _short(kind)
+    return _pack_short(flags) + before + _pack_size(len(table)) + table + b"\x02" + _short(message_id)
 
 
 def _short(text: str) -> bytes:
