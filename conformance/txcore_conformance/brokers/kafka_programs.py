@@ -7,19 +7,18 @@ import re
 import shlex
 import shutil
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from txcore_conformance import progress
-from txcore_conformance.machine import base_folder, machine_lock, made_once, run
-from txcore_conformance.server_packages import ServerUnavailableError, find_program, install
+from txcore_conformance.brokers import maven
+from txcore_conformance.machine import base_folder, made_once, run
 
 NEWEST: Final = "newest"
 KAFKA_VERSIONS: Final = {NEWEST: "4.3.1", "3.9": "3.9.1"}
 ARCHIVE: Final = "classes.jsa"
 _BOOTSTRAP: Final = "bootstrap.checkpoint"
-_DOWNLOAD_TIME_MAX_S: Final = 900.0
+_FORMAT_TIME_MAX_S: Final = 900.0
 QUICK_START: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx384m")
 """Java's options for tests: a start within a second, and little memory."""
 AS_SHIPPED: Final = (
@@ -40,23 +39,7 @@ controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1
 log.dirs={folder}
 """
-_MAVEN_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-_DEPENDENCY: Final = (
-    "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>\n"
-)
-_POM: Final = """\
-<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>txcore</groupId><artifactId>kafka-for-tests</artifactId><version>1</version>
-  <dependencies>
-{dependencies}  </dependencies>
-</project>
-"""
-# pyspark, or Kafka itself, brings their other dependencies, and Spark's parent project names a repository of its own.
-_ALONE: Final = (
-    "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
-    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>\n"
-)
+# Fetched alone: pyspark brings what they need, and Spark's parent project names a repository of its own.
 _SPARK_JARS: Final = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),  # the newest release
@@ -89,23 +72,9 @@ def kafka_libraries(version: str) -> Path:
     wanted = KAFKA_VERSIONS.get(version or NEWEST, version)
 
     def make(target: Path) -> None:
-        maven = _program("mvn", "maven")
-        pom = target / "pom.xml"
         logging_jar, logging = _logging(wanted)
-        lines = "".join(_DEPENDENCY.format(*jar) for jar in (("org.apache.kafka", "kafka_2.13", wanted), logging_jar))
-        pom.write_text(_POM.format(dependencies=lines), encoding="utf-8")
         progress.say(f"Maven fetches Kafka {wanted}, about 100 MB")
-        command = [
-            str(maven),
-            "-q",
-            "-B",
-            "-Dstyle.color=never",
-            "-f",
-            str(pom),
-            _MAVEN_PLUGIN,
-            "-DincludeScope=runtime",
-        ]
-        run(command, f"-DoutputDirectory={target}", timeout_s=_DOWNLOAD_TIME_MAX_S)
+        maven.fetch(target, ("org.apache.kafka", "kafka_2.13", wanted), logging_jar)
         (target / "logging.properties").write_text(logging, encoding="utf-8")
         _format_once(target)
 
@@ -118,7 +87,7 @@ def spark_kafka_libraries() -> Path:
     Raises:
         ServerUnavailableError: there is no Maven, or Maven could not fetch the jars.
     """
-    return made_once(base_folder() / "spark_kafka_4.2.0", lambda target: _fetch_alone(target, _SPARK_JARS))
+    return made_once(base_folder() / "spark_kafka_4.2.0", lambda target: maven.fetch_alone(target, *_SPARK_JARS))
 
 
 def write_acls_script(folder: Path) -> None:
@@ -129,21 +98,12 @@ def write_acls_script(folder: Path) -> None:
     """
     version = KAFKA_VERSIONS[NEWEST]
     jar = ("org.apache.kafka", "kafka-tools", version)
-    tools = made_once(base_folder() / f"kafka_tools_{version}", lambda target: _fetch_alone(target, (jar,)))
+    tools = made_once(base_folder() / f"kafka_tools_{version}", lambda target: maven.fetch_alone(target, jar))
     *java, libraries = java_command(kafka_libraries(version), *QUICK_START)
     command = shlex.join([*java, f"{libraries}:{tools}/*", "org.apache.kafka.tools.AclCommand"])
     script = folder / "kafka-acls.sh"
     script.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
     script.chmod(0o755)
-
-
-def _fetch_alone(target: Path, jars: Sequence[tuple[str, str, str]]) -> None:
-    """Let Maven copy *jars*, without what they depend on, into *target*."""
-    maven = _program("mvn", "maven")
-    pom = target / "pom.xml"
-    pom.write_text(_POM.format(dependencies="".join(_ALONE.format(*jar) for jar in jars)), encoding="utf-8")
-    command = [str(maven), "-q", "-B", "-Dstyle.color=never", "-f", str(pom), _MAVEN_PLUGIN]
-    run(command, f"-DoutputDirectory={target}", timeout_s=_DOWNLOAD_TIME_MAX_S)
 
 
 def kafka_version(libraries: Path) -> str:
@@ -173,24 +133,7 @@ def java_command(libraries: Path, *options: str) -> list[str]:
     """
     logging = libraries / "logging.properties"
     named = (f"-Dlog4j2.configurationFile={logging}", f"-Dlog4j.configuration=file:{logging}")
-    java = _program("java", "default-jre-headless")
-    return [str(java), *options, *named, "-cp", f"{libraries}/*"]
-
-
-def _program(name: str, package: str, *folders: str) -> Path:
-    """Return a program of the machine, after installing its Debian package if it is missing.
-
-    Raises:
-        ServerUnavailableError: the program is missing and cannot be installed.
-    """
-    with machine_lock(base_folder() / "packages.lock"):
-        found = find_program(name, *folders)
-        if found is None:
-            install(package)
-            found = find_program(name, *folders)
-    if found is None:
-        raise ServerUnavailableError(f"{name} is still not found after installing {package}")
-    return found
+    return [str(maven.java()), *options, *named, "-cp", f"{libraries}/*"]
 
 
 def _format_once(libraries: Path) -> None:
@@ -200,7 +143,7 @@ def _format_once(libraries: Path) -> None:
     properties = libraries / "format.properties"
     properties.write_text(_FORMAT_PROPERTIES.format(folder=folder), encoding="utf-8")
     tool = ["kafka.tools.StorageTool", "format", "-t", new_id(), "-c", str(properties)]
-    run([*java_command(libraries, *QUICK_START), *tool], timeout_s=_DOWNLOAD_TIME_MAX_S)
+    run([*java_command(libraries, *QUICK_START), *tool], timeout_s=_FORMAT_TIME_MAX_S)
     (folder / _BOOTSTRAP).rename(libraries / _BOOTSTRAP)
     shutil.rmtree(folder)
 
