@@ -37,7 +37,7 @@ FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAt
 	txcore_conformance.memory:SignedHarness txcore_mybroker.testing:MyHarness
 SKELETON := examples/backend-skeleton
 SUITE := conformance/txcore_conformance/suite
-CODE := txcore plugins conformance spark tests benchmarks docs/site examples/backend-redis $(SKELETON)
+CODE := txcore plugins conformance spark tests benchmarks docs/site examples/backend-redis examples/frameworks $(SKELETON)
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
 
 # Starts the three brokers, or uses those that TXCORE_KAFKA_URL and its like name, for the command behind it.
@@ -272,6 +272,18 @@ backend-redis: $(THIRD) ## the suite and its own tests on the example of a third
 .PHONY: backend-redis-kills
 backend-redis-kills: $(THIRD) ## kill real processes at every step of the flow, CYCLES= times, on the same backend
 	PYTHONPATH=$(abspath $(THIRD)) $(BIN)/python -m txcore_conformance.crash --harness txcore_redis.testing:RedisHarness --cycles $(CYCLES)
+
+# The frameworks of examples/frameworks, in an environment of their own with the newest versions.
+FRAMEWORKS ?= $(VENV)/frameworks
+$(FRAMEWORKS)/.installed: pyproject.toml examples/frameworks/requirements.txt | $(BIN)/python
+	rm -rf $(FRAMEWORKS)
+	$(BIN)/python -m venv --without-pip $(FRAMEWORKS)
+	$(PIP) --python $(FRAMEWORKS)/bin/python install -r examples/frameworks/requirements.txt -e ".[asyncio,cli,kafka,rabbitmq,conformance]"
+	@touch $@
+
+.PHONY: frameworks
+frameworks: $(DEV) $(FRAMEWORKS)/.installed ## kill the examples for Flask, Celery, Temporal and others, on real Kafka and RabbitMQ (minutes)
+	$(BIN)/python -m txcore_conformance.brokers --run kafka,rabbitmq -- $(FRAMEWORKS)/bin/pytest -q -o faulthandler_timeout=300 examples/frameworks/tests
 
 .PHONY: clean
 clean: ## remove what these commands made, the virtual environment included
