@@ -19,7 +19,7 @@ from sphinx.cmd.build import build_main
 SITE = Path(__file__).parent
 ROOT = SITE.parents[1]
 HOME = SITE / "index.md"
-PAGES = ("*.md", "docs/*.md", "docs/site/*.md", "plugins/*/README.md", "examples/*/README.md")
+PAGES = ("*.md", "docs/*.md", "docs/frameworks/*.md", "docs/site/*.md", "plugins/*/README.md", "examples/*/README.md")
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=(?:#[^)]*)?\))")
 KEPT = {".md", ".svg"}
 """Files that are pages or pictures as they are; every other file gets a page that shows it."""

@@ -6,6 +6,7 @@ A comment right before a block decides what the tests do with it:
     <!-- run: pytest -->    this Python is a file of tests; `run: conformance`: a harness named MyHarness;
                             `run: service`: a module with an ASGI app that takes orders
     <!-- shown by: FILE --> this is output, which that test produces or compares
+    <!-- part of: FILE -->  these lines are in that program, which other tests run
     <!-- not run: WHY -->   nothing is done
 """
 
@@ -27,7 +28,7 @@ PATTERNS = (
     "conformance/**/*.md",
     "spark/**/*.md",
 )
-COMMENT = re.compile(r"<!--\s*(run|not run|shown by)(?::\s*(.+?))?\s*-->\s*\Z", re.DOTALL)
+COMMENT = re.compile(r"<!--\s*(run|not run|shown by|part of)(?::\s*(.+?))?\s*-->\s*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class Block:
 
     def __str__(self) -> str:
         return f"{self.document}:{self.line}"
+
+
+def is_part(text: str, program: str) -> bool:
+    """Whether the lines of a block follow one another in a program, at any depth."""
+    lines, all_lines = ([line.strip() for line in each.strip().splitlines()] for each in (text, program))
+    return any(lines == all_lines[start : start + len(lines)] for start in range(len(all_lines)))
 
 
 def documents() -> list[str]:

@@ -43,10 +43,19 @@ FOREIGN = {
         "ssh",
         "zip",
     ),
-    *("acl", "kafka-acls.sh", "rabbitmqctl"),
+    *("acl", "flask", "kafka-acls.sh", "rabbitmqctl", "uvicorn"),
 }
 #: Packages that a document may name for installation besides txcore.
-PACKAGES = {"aiosqlite", "examples/backend-redis", "nats-py[nkeys]", "pyspark==4.2.0", "pytest", "uv", "uvicorn"}
+PACKAGES = {
+    *("aiosqlite", "aio-pika", "aiokafka", "celery", "dbos", "flask", "httpx", "litestar", "pika", "sqlmodel"),
+    *("taskiq-aio-pika", "temporalio"),
+    "examples/backend-redis",
+    "nats-py[nkeys]",
+    "pyspark==4.2.0",
+    "pytest",
+    "uv",
+    "uvicorn",
+}
 
 
 class WrongCommandError(Exception):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import scenes
 import yaml
-from blocks import ROOT, blocks_of, documents, spans_of
+from blocks import ROOT, blocks_of, documents, is_part, spans_of
 from commands import WrongCommandError, check_command, check_pip, check_script, simple_commands
 from service import order_from
 from txcore_conformance import brokers
@@ -45,9 +45,19 @@ def test_every_block_is_treated(document):
             assert len(block.detail) > 10, f"{block}: say why"
         elif block.order == "shown by":
             assert (ROOT / block.detail).is_file(), f"{block}: no {block.detail}"
+        elif block.order == "part of":
+            program = (ROOT / block.detail).read_text(encoding="utf-8")
+            assert is_part(block.text, program), f"{block}: {block.detail} has other lines now"
         elif block.language not in CODE and not block.language.startswith("{"):
             untreated.append(str(block))
     assert [] == untreated
+
+
+def test_a_block_is_part_of_a_program_only_with_all_its_lines_in_order():
+    """Depth does not matter; a missing, changed or moved line does."""
+    program = "def f():\n    a = 1\n    b = 2\n    return a + b\n"
+    assert is_part("a = 1\nb = 2\n", program)
+    assert not any(is_part(text, program) for text in ("a = 1\nreturn a + b", "b = 2\na = 1", "a = 3"))
 
 
 def programs():

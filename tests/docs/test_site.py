@@ -20,7 +20,12 @@ BUILD = ROOT / "docs" / "site" / "build.py"
 def test_every_page_is_built_and_in_the_navigation(site):
     """The home page has a link to each document."""
     home = (site / "index.html").read_text(encoding="utf-8")
-    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("[pe]*/*/README.md")]
+    documents = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/frameworks/*.md"),
+        *ROOT.glob("[pe]*/*/README.md"),
+    ]
     for document in documents:
         page = document.relative_to(ROOT).with_suffix(".html")
         assert (site / page).is_file()

@@ -69,12 +69,14 @@ def test_mypy_strict_takes_the_programs_of_the_documents(tmp_path):
 def program_of(document, *, of_service=False):
     """Return the lines of a document's programs, each at its place, so that an error has the document's number.
 
-    A file of tests is no program, and few users give types to theirs. A service is a module of its own.
+    A file of tests is no program, and few users give types to theirs. A part of an example is none either. A service is
+    a module of its own.
     """
     lines = []
     for block in blocks_of(document):
         is_service = (block.order, block.detail) == ("run", "service")
-        if block.language != "python" or (block.order, block.detail) == ("run", "pytest") or is_service != of_service:
+        is_other = block.order == "part of" or (block.order, block.detail) == ("run", "pytest")
+        if block.language != "python" or is_other or is_service != of_service:
             continue
         lines = lines or ["" if of_service else "from scene import *"]
         lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
