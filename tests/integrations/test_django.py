@@ -159,6 +159,41 @@ def test_the_block_must_be_the_outermost(run):
     assert "[] []" == printed[1]
 
 
+def test_a_view_under_atomic_requests_must_be_exempt(run):
+    """The view's own transaction makes `atomic` refuse; `non_atomic_requests` lets it be the outermost block."""
+    printed = run("""
+        import types
+        from django.db import connections
+        from django.http import HttpResponse
+        from django.test import Client, override_settings
+        from django.urls import path
+
+        def order(request):
+            with atomic() as outgoing:
+                place(outgoing, "tea")
+            return HttpResponse("ordered")
+
+        @transaction.non_atomic_requests
+        def exempt(request):
+            return order(request)
+
+        urls = types.ModuleType("urls")
+        urls.urlpatterns = [path("inside", order), path("exempt", exempt)]
+        connections.settings["default"]["ATOMIC_REQUESTS"] = True
+        with override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["testserver"]):
+            client = Client()
+            try:
+                client.get("/inside")
+            except RuntimeError as error:
+                print(error)
+            show()
+            print(client.get("/exempt").content)
+        show()
+    """)
+    assert "durable" in printed[0]
+    assert ["[] []", "b'ordered'", "['tea'] ['tea']"] == printed[1:]
+
+
 def test_an_on_commit_function_that_fails_holds_nothing_back(run):
     """The messages are published before such a function runs."""
     printed = run("""
