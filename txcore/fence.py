@@ -53,6 +53,10 @@ class FenceAtHand(Protocol):
     def is_async(self) -> bool:
         """Whether it is an `AsyncFence`."""
 
+    @property
+    def digests(self) -> bool:
+        """Whether its rows take a digest of the transaction's messages; the producer then makes it."""
+
     def is_open(self, connection: Any) -> bool:
         """Return whether the transaction that carries the row is still open; never waits.
 
@@ -72,11 +76,11 @@ class FenceAtHand(Protocol):
 class Fence(FenceAtHand, Protocol):
     """The component that decides whether a local transaction committed. Thread safe."""
 
-    def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
+    def begin(self, engine: Any, transaction_id: bytes, group: str, digest: bytes = b"") -> Any:
         """Open a connection of *engine* (None: the fence's own), begin, insert the row, make the commit durable.
 
-        Returns the connection. Raises as `insert`, after rolling back and closing, and BackendUnavailableError when the
-        database cannot be reached.
+        *digest* is that of the transaction's messages, if they are known already. Returns the connection. Raises as
+        `insert`, after rolling back and closing, and BackendUnavailableError when the database cannot be reached.
         """
 
     def insert(
@@ -86,12 +90,13 @@ class Fence(FenceAtHand, Protocol):
         group: str,
         rows: Sequence[TableRow] = (),
         expected: bytes = b"",
+        digest: bytes = b"",
     ) -> None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
         After it returns, the row certainly belongs to that transaction, so a half that follows at once needs no
         `verify`. With *rows*, these go into the message table, and the row has state 3. *expected* is set when the
-        half was written before and names its database.
+        half was written before and names its database. *digest* is that of the transaction's messages.
 
         Raises:
             WrongDatabaseError: the connection is to another database than *expected*.
@@ -101,8 +106,10 @@ class Fence(FenceAtHand, Protocol):
             After each of them the transaction has been rolled back, so that a swallowed error commits nothing.
         """
 
-    def verify(self, connection: Any, transaction_id: bytes) -> None:
+    def verify(self, connection: Any, transaction_id: bytes, digest: bytes = b"") -> None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
+
+        A *digest* is written into the row: it was not known when `begin` wrote that.
 
         Raises:
             FenceMisuseError: it does not; the transaction was rolled back, and closed if `begin` opened it.
@@ -113,8 +120,12 @@ class Fence(FenceAtHand, Protocol):
     def withdraw(self, connection: Any, transaction_id: bytes) -> None:
         """Delete the row again inside its own open transaction (a block that published nothing)."""
 
-    def enqueue(self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
+    def enqueue(
+        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow], digest: bytes = b""
+    ) -> None:
         """Insert messages into the message table and set the row to state 3, in the row's own open transaction.
+
+        A *digest* is written into the row.
 
         Raises:
             FenceMisuseError: the row is not in this transaction; it was rolled back, as after each other error.
@@ -173,7 +184,7 @@ class Fence(FenceAtHand, Protocol):
 class AsyncFence(FenceAtHand, Protocol):
     """`Fence` for asyncio: on asynchronous engines and connections, for one event loop."""
 
-    async def begin(self, engine: Any, transaction_id: bytes, group: str) -> Any:
+    async def begin(self, engine: Any, transaction_id: bytes, group: str, digest: bytes = b"") -> Any:
         """See `Fence.begin`."""
 
     async def insert(
@@ -183,16 +194,19 @@ class AsyncFence(FenceAtHand, Protocol):
         group: str,
         rows: Sequence[TableRow] = (),
         expected: bytes = b"",
+        digest: bytes = b"",
     ) -> None:
         """See `Fence.insert`."""
 
-    async def verify(self, connection: Any, transaction_id: bytes) -> None:
+    async def verify(self, connection: Any, transaction_id: bytes, digest: bytes = b"") -> None:
         """See `Fence.verify`."""
 
     async def withdraw(self, connection: Any, transaction_id: bytes) -> None:
         """See `Fence.withdraw`."""
 
-    async def enqueue(self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
+    async def enqueue(
+        self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow], digest: bytes = b""
+    ) -> None:
         """See `Fence.enqueue`."""
 
     async def commit(self, connection: Any) -> None:

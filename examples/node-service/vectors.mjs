@@ -3,9 +3,9 @@
 
 import { readFileSync } from "node:fs";
 
-import { encodeHalf, encodeOp, idText, newId, partitionOf } from "./wire.mjs";
+import { digestOf, encodeHalf, encodeOp, idText, newId, partitionOf } from "./wire.mjs";
 
-const { records } = JSON.parse(readFileSync(0, "utf8"));
+const { records, digests } = JSON.parse(readFileSync(0, "utf8"));
 const plain = (value) => {
   if (value === null || typeof value !== "object") return value;
   if (typeof value.hex === "string" && Object.keys(value).length === 1) return Buffer.from(value.hex, "hex");
@@ -33,6 +33,12 @@ for (const { kind, name, hex, fields: raw } of records) {
     continue; // a checker's record
   }
   if (Buffer.from(found).toString("hex") !== hex) throw new Error(`${name}: ${Buffer.from(found).toString("hex")}`);
+  count += 1;
+}
+
+for (const { name, messages, digest } of plain(digests)) {
+  const found = digestOf(messages.map((each) => ({ ...each, headers: headersOf(each.headers) })));
+  if (!found.equals(digest)) throw new Error(`${name}: ${found.toString("hex")}`);
   count += 1;
 }
 

@@ -2,7 +2,7 @@
 // tests/examples compares both with docs/wire-vectors.json.
 
 import { encode } from "@msgpack/msgpack";
-import { randomBytes } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { crc32 } from "node:zlib";
 
 export const COMMIT = 1;
@@ -41,6 +41,23 @@ export function partitionOf(id, partitions) {
 }
 
 const bytes = (value) => (value === null ? null : Uint8Array.from(typeof value === "string" ? Buffer.from(value) : value));
+
+const sha256 = (parts) => createHash("sha256").update(Buffer.concat(parts)).digest();
+const counted = (...numbers) => Buffer.concat(numbers.map((each) => { const b = Buffer.alloc(4); b.writeInt32BE(each); return b; }));
+
+/** The digest of one message. */
+function messageDigest({ topic, key, body, headers }) {
+  const [name, rawKey, rawBody] = [topic, key ?? "", body].map((each) => Buffer.from(bytes(each)));
+  const sorted = Object.entries(headers ?? {}).map((pair) => pair.map((each) => Buffer.from(bytes(each))));
+  sorted.sort(([one], [other]) => Buffer.compare(one, other));
+  const head = counted(name.length, key == null ? -1 : rawKey.length, rawBody.length, sorted.length);
+  return sha256([head, name, rawKey, rawBody, ...sorted.flatMap(([n, v]) => [counted(n.length, v.length), n, v])]);
+}
+
+/** The digest of a transaction's messages and their order, for its fence row. */
+export function digestOf(messages) {
+  return sha256(messages.map(messageDigest));
+}
 
 /** A half record. `messages` are {topic, key: string | Uint8Array | null, body, headers}. */
 export function encodeHalf(half) {

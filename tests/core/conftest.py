@@ -30,6 +30,7 @@ class HandFence:
     """A fence whose answers the test sets; flows only name its methods."""
 
     is_async = False
+    digests = True
 
     def __init__(self) -> None:
         self.open = False

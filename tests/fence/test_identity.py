@@ -442,17 +442,17 @@ def test_checkers_connection_that_meets_a_copy_asks_which_server_that_is(postgre
 def test_tables_get_one_identity_when_two_processes_create_them(server_world, threads, monkeypatch):
     """A second `create` in autocommit mode does not replace the identity that is in use (s7b)."""
     dialect = type(server_world.fence._dialect)
-    real, slow_begun, fast_ended = dialect.add_meta_columns, threading.Event(), threading.Event()
+    real, slow_begun, fast_ended = dialect.add_columns, threading.Event(), threading.Event()
 
-    def late(self, border):
-        real(self, border)
+    def late(self, border, table, columns):
+        real(self, border, table, columns)
         if not slow_begun.is_set():  # the first call
             slow_begun.set()
             if server_world.kind == "mariadb":  # PostgreSQL makes the other one wait
                 assert fast_ended.wait(10)
 
     make_old(server_world)
-    monkeypatch.setattr(dialect, "add_meta_columns", late)
+    monkeypatch.setattr(dialect, "add_columns", late)
     fences = [server_world.new_fence(server_world.new_engine(isolation_level="AUTOCOMMIT")) for _ in range(2)]
     slow = threads.submit(fences[0].create)
     assert slow_begun.wait(10)

@@ -6,14 +6,18 @@ from unittest import mock
 
 from mutant import Mutant
 
+from txcore import digest
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.producer import transaction_flow
 from txcore.sqlfence import checks, failures, identity
 from txcore.sqlfence.connections import SqlAlchemyBorder
 from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.mysql import MySQL
+from txcore.sqlfence.postgresql import PostgreSQL
 from txcore.sqlfence.sqlite import SQLite
 
-CHECK, PRUNE, MISUSE = (f"tests/fence/test_{name}.py::" for name in ("check", "prune", "misuse"))
+CHECK, PRUNE, MISUSE, DIGEST = (f"tests/fence/test_{name}.py::" for name in ("check", "prune", "misuse", "digest"))
+_joined = digest.joined
 _meta, _transact, _make, _begin = Dialect.meta, checks.Check._transact, SQLite.__init__, SQLite.begin
 
 
@@ -49,8 +53,14 @@ def wait_on(self, border, lock_timeout_s):
     return f"PRAGMA busy_timeout = {before}"
 
 
-def verify_nothing(self, border, transaction_id):
+def verify_nothing(self, border, transaction_id, digest=b""):
     """Let every verify pass."""
+
+
+def complete_any(self, border, transaction_id, digest=b""):
+    """Write the digest into the row, of whichever transaction it is."""
+    update = f"UPDATE {self.tables.fence} SET digest = {self.digest_place} WHERE transaction_id = {self.place('id')}"
+    border.change(update, {"id": transaction_id.hex(), "digest": digest.hex()})
 
 
 def read_plainly(self, border, ids):
@@ -128,6 +138,24 @@ MUTANTS = [
         "A half whose messages went into the table is not published again.",
         answers(3, FenceAnswer.COMMIT),
         CHECK + "test_row_of_the_message_table_is_sent_once_nothing_of_it_waits[sqlite]",
+    ),
+    Mutant(
+        "fence-row-without-digest",
+        "The fence row of a block gets the digest of its messages.",
+        replaced(transaction_flow, "row_digest", lambda transaction: b""),
+        DIGEST + "test_block_writes_the_digest_of_its_messages[sqlite-half]",
+    ),
+    Mutant(
+        "fence-digest-on-gone-row",
+        "A digest is written into a row of this transaction only.",
+        replaced(PostgreSQL, "verify", complete_any),
+        DIGEST + "test_row_of_another_transaction_gets_no_digest",
+    ),
+    Mutant(
+        "digest-without-order",
+        "A digest of messages covers their order.",
+        replaced(digest, "joined", lambda digests: _joined(sorted(digests))),
+        "tests/core/vocabulary/test_wire_vectors.py::test_digests_of_messages[two messages]",
     ),
     Mutant(
         "fence-lock-wait-kept",

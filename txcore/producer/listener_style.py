@@ -34,6 +34,7 @@ from txcore.producer.transaction import (
     current,
     make_half,
     make_halves,
+    row_digest,
 )
 from txcore.records import HalfRecord, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState, TransactionSendResult
@@ -376,7 +377,8 @@ def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
     if context.forgot_fence is not None:
         context.forgot_fence(transaction.transaction_id)
     try:
-        connection = yield Call(context.fence.begin, (None, transaction.identity, context.group))
+        row = (None, transaction.identity, context.group, row_digest(transaction))
+        connection = yield Call(context.fence.begin, row)
         yield Call(context.fence.commit, (connection,))
     except FencedError as error:
         # After its tombstone the checker asks the listener, unless the half says that there is none to ask.

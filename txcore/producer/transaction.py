@@ -14,6 +14,7 @@ import msgspec
 from txcore import arguments, wire
 from txcore.clock import Clock
 from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
+from txcore.digest import digest_of
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.fence import NO_DATABASE, AnyFence
@@ -154,8 +155,9 @@ class LocalTransaction(msgspec.Struct):
         fence = self.context.fence
         if fence is None:
             raise TransactionStateError("this producer has no fence; make it with a SqlFence or an AsyncSqlFence")
-        expected = () if self.database in {b"", NO_DATABASE} else ((), self.database)
-        insert: Callable[[], Any] = partial(fence.insert, connection, self.identity, self.context.group, *expected)
+        expected = b"" if self.database == NO_DATABASE else self.database
+        row = (connection, self.identity, self.context.group, (), expected, row_digest(self))
+        insert: Callable[[], Any] = partial(fence.insert, *row)
         if fence.is_async:
             return self._fence_awaited(insert)
         self.must_look = True
@@ -337,6 +339,12 @@ def _envelope(transaction: LocalTransaction) -> Half:
         database=transaction.database,
         may_lack_row=transaction.may_lack_row,
     )
+
+
+def row_digest(transaction: LocalTransaction) -> bytes:
+    """Return the digest for the fence row of *transaction*; empty if its fence takes none."""
+    fence = transaction.context.fence
+    return digest_of(transaction.messages) if fence is not None and fence.digests else b""
 
 
 def table_rows(transaction: LocalTransaction) -> list[TableRow]:

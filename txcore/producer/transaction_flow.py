@@ -15,7 +15,6 @@ Every yield is a place where the process may die; `drivers` run flows for real, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
@@ -34,7 +33,7 @@ from txcore.fence import AnyFence
 from txcore.message import LocalTransactionState
 from txcore.message_table import Mode
 from txcore.producer.finish import end, ran_local, require, resolution_of
-from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, make_half, table_rows
+from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, make_half, row_digest, table_rows
 from txcore.records import HalfRecord, OpKind, Outcome, Status
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import Switch
@@ -75,7 +74,8 @@ def prepare(
 
 
 def _fence_and_keep(transaction: LocalTransaction, fence: AnyFence, connection: Any) -> Flow[None]:
-    yield Call(fence.insert, (connection, transaction.identity, transaction.context.group))
+    row = (connection, transaction.identity, transaction.context.group)
+    yield Call(fence.insert, (*row, (), b"", row_digest(transaction)))
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     transaction.database = fence.database_of(connection)
     yield from _keep(transaction, fence)
@@ -112,7 +112,7 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     fence, connection = transaction.context.fence, transaction.connection
     assert fence is not None
     if not transaction.messages:
-        yield from _or_roll_back(transaction, fence, connection, _ask(fence.withdraw, transaction))
+        yield from _or_roll_back(transaction, fence, connection, _withdraw(transaction, fence))
         transaction.phase = Phase.ENDED
         yield Call(fence.commit, (connection,))
         return None
@@ -142,13 +142,14 @@ def database_finish(transaction: LocalTransaction) -> Flow[EndResult | None]:
     return (yield from end(transaction, OpKind.COMMIT))
 
 
-def _ask(of_fence: Callable[..., Any], transaction: LocalTransaction) -> Flow[None]:
-    """Call *of_fence* for the row of *transaction*."""
-    yield Call(of_fence, (transaction.connection, transaction.identity))
+def _withdraw(transaction: LocalTransaction, fence: AnyFence) -> Flow[None]:
+    yield Call(fence.withdraw, (transaction.connection, transaction.identity))
 
 
 def _verify_and_keep(transaction: LocalTransaction, fence: AnyFence) -> Flow[None]:
-    yield from _ask(fence.verify, transaction)
+    # Mode table writes the digest with the messages.
+    digest = b"" if transaction.context.mode is Mode.TABLE else row_digest(transaction)
+    yield Call(fence.verify, (transaction.connection, transaction.identity, digest))
     yield from _keep(transaction, fence)
 
 
@@ -168,7 +169,7 @@ def _put_into_table(transaction: LocalTransaction, fence: AnyFence, connection: 
     identity, group = transaction.identity, transaction.context.group
     transaction.connection, transaction.fenced, transaction.must_look = connection, True, True
     make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
-    yield Call(fence.insert, (connection, identity, group, table_rows(transaction)))
+    yield Call(fence.insert, (connection, identity, group, table_rows(transaction), b"", row_digest(transaction)))
     transaction.database = fence.database_of(connection)
     _is_in_table(transaction, "")
 
@@ -230,7 +231,8 @@ def _tell(transaction: LocalTransaction, switch: Switch | None, reason: str) -> 
 def _enqueue(transaction: LocalTransaction, fence: AnyFence, reason: str) -> Flow[None]:
     """Put the messages into the message table; with fence state 3 a half that turns up is not published, too."""
     identity, group = transaction.identity, transaction.context.group
-    yield Call(fence.enqueue, (transaction.connection, identity, group, table_rows(transaction)))
+    values = (identity, group, table_rows(transaction), row_digest(transaction))
+    yield Call(fence.enqueue, (transaction.connection, *values))
     _is_in_table(transaction, reason)
 
 

@@ -33,9 +33,11 @@ class AsyncSqlFence(FenceCore[AsyncEngine]):
 
     # The producer's side ----------------------------------------------------------------------------------------------
 
-    async def begin(self, engine: AsyncEngine | None, transaction_id: bytes, group: str) -> AsyncConnection:
+    async def begin(
+        self, engine: AsyncEngine | None, transaction_id: bytes, group: str, digest: bytes = b""
+    ) -> AsyncConnection:
         """See `SqlFence.begin`."""
-        return await self._runner_of(engine).begin_async(self._beginning(transaction_id, group))
+        return await self._runner_of(engine).begin_async(self._beginning(transaction_id, group, digest))
 
     async def insert(
         self,
@@ -44,27 +46,33 @@ class AsyncSqlFence(FenceCore[AsyncEngine]):
         group: str,
         rows: Sequence[TableRow] = (),
         expected: bytes = b"",
+        digest: bytes = b"",
     ) -> None:
         """See `SqlFence.insert`."""
-        await on_border(connection, self._inserting(transaction_id, group, rows, expected), self.engine)
+        await on_border(connection, self._inserting(transaction_id, group, rows, expected, digest), self.engine)
 
     async def read_database(self) -> bytes:
         """See `SqlFence.read_database`."""
         return await self._read_database()
 
-    async def verify(self, connection: AsyncDatabaseConnection, transaction_id: bytes) -> None:
+    async def verify(self, connection: AsyncDatabaseConnection, transaction_id: bytes, digest: bytes = b"") -> None:
         """See `SqlFence.verify`."""
-        await on_border(connection, self._verifying(transaction_id), self.engine)
+        await on_border(connection, self._verifying(transaction_id, digest), self.engine)
 
     async def withdraw(self, connection: AsyncDatabaseConnection, transaction_id: bytes) -> None:
         """See `SqlFence.withdraw`."""
         await on_border(connection, self._withdrawing(transaction_id), self.engine)
 
     async def enqueue(
-        self, connection: AsyncDatabaseConnection, transaction_id: bytes, group: str, rows: Sequence[TableRow]
+        self,
+        connection: AsyncDatabaseConnection,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow],
+        digest: bytes = b"",
     ) -> None:
         """See `SqlFence.enqueue`."""
-        await on_border(connection, self._enqueueing(transaction_id, group, rows), self.engine)
+        await on_border(connection, self._enqueueing(transaction_id, group, rows, digest), self.engine)
 
     async def commit(self, connection: AsyncDatabaseConnection) -> None:
         """See `SqlFence.commit`."""

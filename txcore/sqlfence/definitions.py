@@ -36,6 +36,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql.elements import quoted_name
 
+from txcore.digest import DIGEST_BYTES
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
 from txcore.sqlfence.schema import FIRST_VERSION, GROUP_LENGTH_MAX, LOWEST_ID, SCHEMA_VERSION
 
@@ -52,6 +53,7 @@ class Types(msgspec.Struct, frozen=True):
     small: TypeEngine[Any]
     group: TypeEngine[Any]
     body: TypeEngine[Any]
+    digest: TypeEngine[Any]
     time: TypeEngine[Any]
     now: str
 
@@ -62,6 +64,7 @@ TYPES: Final = {
         small=SmallInteger(),
         group=String(GROUP_LENGTH_MAX),
         body=LargeBinary(),
+        digest=LargeBinary(),
         time=TIMESTAMP(timezone=True),
         now="clock_timestamp()",
     ),
@@ -70,6 +73,7 @@ TYPES: Final = {
         small=mysql.TINYINT(),
         group=mysql.VARCHAR(GROUP_LENGTH_MAX, collation="utf8mb4_bin"),
         body=mysql.LONGBLOB(),
+        digest=BINARY(DIGEST_BYTES),
         time=mysql.TIMESTAMP(fsp=3),
         now="CURRENT_TIMESTAMP(3)",
     ),
@@ -78,6 +82,7 @@ TYPES: Final = {
         small=Integer(),
         group=Text(),
         body=BLOB(),
+        digest=BLOB(),
         time=Text(),
         now="(strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
     ),
@@ -102,6 +107,7 @@ def fence_metadata(family: str, tables: Tables) -> MetaData:
         Column("producer_group", types.group, nullable=False),
         _time("created", types),
         Column("checks", SmallInteger, nullable=False, server_default=text("0")),
+        Column("digest", types.digest),
         CheckConstraint("state BETWEEN 1 AND 4"),  # of the table: Alembic overlooks those of a column
         *length,
     )
@@ -149,12 +155,12 @@ def inbox_ddl(family: str, tables: Tables) -> list[str]:
     return [*_statements(inbox_metadata(family, tables), family), row]
 
 
-def added_to_meta(family: str) -> dict[str, str]:
-    """Return the names and types of the columns that schema version 2 added to the meta table."""
+def added_columns(family: str, tables: Tables) -> dict[str, dict[str, str]]:
+    """Return the names and types of the columns that schema version 2 added, by table."""
+    types, dialect = TYPES[family], _DIALECTS[family]()
     return {
-        "identity": TYPES[family].id.compile(dialect=_DIALECTS[family]()),
-        "server": "text",
-        "adopted": "text",
+        tables.meta: {"identity": types.id.compile(dialect=dialect), "server": "text", "adopted": "text"},
+        tables.fence: {"digest": types.digest.compile(dialect=dialect)},
     }
 
 

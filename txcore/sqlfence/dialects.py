@@ -13,20 +13,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from txcore.errors import BackendUnavailableError, FenceMisuseError, UsageError
-from txcore.sqlfence.failures import Cause, Failure, failure_of
+from txcore.errors import BackendUnavailableError, UsageError
+from txcore.sqlfence.definitions import added_columns
+from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.schema import (
     COMMITTED,
     FORCED,
-    TOMBSTONE,
+    LOWEST_ID,
     Meta,
     Tables,
     check_version,
 )
-from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from txcore.sqlfence.border import Border
 
@@ -84,7 +84,9 @@ class Dialect(ABC):
     sets_durability: ClassVar[bool] = False  #: whether the insert itself makes the commit durable
     check_waits: ClassVar[bool] = True  #: whether a check may wait for a lock at all
     share_suffix: ClassVar[str] = ""
+    digest_place: ClassVar[str] = ":digest"  #: the placeholder of a digest
     meta_columns: ClassVar[str] = "m.*"
+    has_digest: ClassVar[str]  #: a template of the expression for whether the fence table has a column for digests
     as_ms: ClassVar[str]  #: a template of the expression for a time of the database in milliseconds since the epoch
 
     def __init__(self, tables: Tables) -> None:
@@ -102,6 +104,10 @@ class Dialect(ABC):
         """Return an id in the driver's form."""
         return bytes(transaction_id)  # PyMySQL would send a TransactionId as its text
 
+    def encode_digest(self, digest: bytes) -> Any:
+        """Return a digest in the driver's form, for `digest_place`."""
+        return digest
+
     def begin(self, border: Border) -> None:  # noqa: B027 - most drivers begin by themselves
         """Open a transaction on a connection that the fence has opened for a producer, if the driver does not."""
 
@@ -113,11 +119,19 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:
+    def insert(
+        self,
+        border: Border,
+        transaction_id: bytes,
+        group: str,
+        identity: bytes = b"",
+        oids: str = "",
+        digest: bytes = b"",
+    ) -> None:
         """Insert the producer's row, conditional on the horizon in the same statement, and make COMMIT durable.
 
-        With an *identity*, the statement also requires that it is still the one in the meta row, and on PostgreSQL that
-        the table is still the one at *oids*.
+        A *digest* goes into the row. With an *identity*, the statement also requires that it is still the one in the
+        meta row, and on PostgreSQL that the table is still the one at *oids*.
 
         Raises:
             RowRefused: the id lies below the horizon, the database is another one, or the statement took longer than a
@@ -126,8 +140,8 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Check that the row belongs to this still open top-level transaction.
+    def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
+        """Check that the row belongs to this still open top-level transaction, and write a *digest* into it.
 
         Raises:
             FenceMisuseError: it does not.
@@ -178,8 +192,8 @@ class Dialect(ABC):
     def create(self, border: Border, statements: Sequence[str], *, has_identity: bool = True) -> None:
         """Run *statements*, of which the last one writes the meta row, safe against another process that does the same.
 
-        That one is run only where it is needed: it would wait for transactions that are open. With *has_identity*, a
-        meta table of an older schema version gets its missing columns first.
+        That one is run only where it is needed: it would wait for transactions that are open. With *has_identity*,
+        tables of an older schema version get their missing columns first.
 
         Raises:
             UsageError: the tables were made by a newer txcore.
@@ -189,19 +203,23 @@ class Dialect(ABC):
         for statement in tables:
             border.change(statement, {})
         there = border.rows(f"SELECT 1 FROM {self.tables.meta}", {})  # noqa: S608
-        if there and (self.meta(border).identity or not has_identity):
+        meta = self.meta(border) if there else Meta(LOWEST_ID)
+        is_old = {self.tables.meta: not meta.identity, self.tables.fence: not meta.has_digest}
+        if there and not (has_identity and any(is_old.values())):
             return
         try:
-            if has_identity:
-                self.add_meta_columns(border)
-            border.change(row, {})
+            for table, columns in added_columns(self.family, self.tables).items() if has_identity else ():
+                if is_old[table]:
+                    self.add_columns(border, table, columns)
+            if is_old[self.tables.meta]:
+                border.change(row, {})
         except Exception as error:
             if failure_of(error).cause is not Cause.LOCKED:
                 raise
             raise BackendUnavailableError(
-                f"table {self.tables.meta} could not be upgraded: an open transaction has locked it for too long. The "
-                "fence works as before, with its old schema version; run `txcore fence create` again after that "
-                "transaction has ended"
+                f"table {self.tables.fence} or {self.tables.meta} could not be upgraded: an open transaction has "
+                "locked it for too long. The fence works as before, with its old schema version; run `txcore fence "
+                "create` again after that transaction has ended"
             ) from error
 
     def horizon(self, border: Border, *, locked: bool = False) -> bytes:
@@ -220,15 +238,17 @@ class Dialect(ABC):
         """
         suffix = self.share_suffix if locked else ""
         # Columns come in the order in which they were made; a table of schema version 1 lacks the last ones.
-        rows = border.rows(f"SELECT {self.meta_columns} FROM {self.tables.meta} AS m{suffix}", {})  # noqa: S608
+        fence, (schema, _, name) = self.tables.fence, self.tables.fence.rpartition(".")
+        columns = f"{self.has_digest.format(fence=fence, schema=schema, name=name)}, {self.meta_columns}"
+        rows = border.rows(f"SELECT {columns} FROM {self.tables.meta} AS m{suffix}", {})  # noqa: S608
         if not rows:
             raise UsageError(
                 f"table {self.tables.meta} has no row; run `txcore fence create`, or what `txcore fence ddl` prints"
             )
-        version, pruned_below, identity, server, adopted, oids = (*rows[0][1:], None, None, None, None)[:6]
+        version, pruned_below, identity, server, adopted, oids = (*rows[0][2:], None, None, None, None)[:6]
         check_version(self.tables.fence, int(version))
         stored = decode_id(identity) if identity is not None else b""
-        return Meta(decode_id(pruned_below), stored, server or "", adopted or "", oids or "")
+        return Meta(decode_id(pruned_below), stored, server or "", adopted or "", oids or "", bool(rows[0][0]))
 
     def server(self, border: Border, oids: str) -> str:  # noqa: ARG002 - only PostgreSQL has an answer
         """Return a text that no copy of the tables at *oids* shares, on any server; empty where none exists."""
@@ -244,8 +264,8 @@ class Dialect(ABC):
         border.change(sql, {"id": self.encode(meta.identity), "server": meta.server, "adopted": meta.adopted})
 
     @abstractmethod
-    def add_meta_columns(self, border: Border) -> None:
-        """Add the missing ones of `added_to_meta` to the meta table, and wait for open transactions a short time.
+    def add_columns(self, border: Border, table: str, columns: Mapping[str, str]) -> None:
+        """Add those of *columns*, by name and type, that *table* lacks; wait for open transactions a short time.
 
         While it waits, every other access to the table waits too.
         """
@@ -319,64 +339,6 @@ class Dialect(ABC):
         """Return the placeholders of *ids*, and their values."""
         values = {f"i{number}": self.encode(item) for number, item in enumerate(ids)}
         return ", ".join(self.place(name) for name in values), values
-
-
-class AnchoredDialect(Dialect):
-    """The statements of the databases that know a transaction only by a savepoint set in it, as an anchor."""
-
-    check_counted: ClassVar[str]  #: the clause by which a tombstone for an existing row counts a check there instead
-    lock_suffix: ClassVar[str] = ""  #: of a query, to lock its rows against every other writer
-
-    def __init__(self, tables: Tables) -> None:
-        super().__init__(tables)
-        #: The statements of `insert`, for a database with an identity and for one without.
-        self._inserts = {
-            is_bound: f"INSERT INTO {tables.fence} (transaction_id, state, producer_group) "  # noqa: S608
-            f"SELECT :id, {COMMITTED}, :producer_group FROM {tables.meta} WHERE pruned_below <= :id"
-            f"{' AND identity = :identity' if is_bound else ''}{self.share_suffix}"
-            for is_bound in (False, True)
-        }
-
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:  # noqa: ARG002 - only PostgreSQL has oids
-        """Insert, and set a savepoint as an anchor: some statements of MariaDB and MySQL commit implicitly."""
-        values = {"id": self.encode(transaction_id), "producer_group": group}
-        if identity:
-            values["identity"] = identity
-        if border.quick_change(self._inserts[bool(identity)], values) != 1:
-            raise RowRefused("it lies below the prune horizon")
-        self.set_anchor(border, transaction_id)
-
-    def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Release the anchor, which works only in the transaction that wrote the row, and set it again.
-
-        Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
-        """
-        try:
-            border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
-        except Exception as error:
-            if self.is_anchor_gone(failure_of(error)):
-                raise FenceMisuseError(GONE_TEXT) from error
-            raise
-        self.set_anchor(border, transaction_id)
-
-    def set_anchor(self, border: Border, transaction_id: bytes) -> None:
-        """Set the savepoint in the open transaction."""
-        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
-
-    @abstractmethod
-    def is_anchor_gone(self, failure: Failure) -> bool:
-        """Return whether the release failed because there is no such savepoint."""
-
-    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
-        """Insert the missing rows, count a check in the others, and read the winners."""
-        _, values = self.named(ids)
-        rows = ", ".join(f"({self.place(name)}, {TOMBSTONE}, :producer_group)" for name in values)
-        sql = (
-            f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
-            f"{self.check_counted}"
-        )
-        border.change(sql, values | {"producer_group": group})
-        return self.read(border, ids, self.lock_suffix)
 
 
 def rows_of(rows: Iterable[Sequence[Any]]) -> Rows:

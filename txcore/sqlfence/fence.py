@@ -50,6 +50,8 @@ class SqlFence(FenceCore[Engine]):
         statement_timeout_s: Longest time of a producer's insert on PostgreSQL, from which the wait of a prune
             follows, and the longest time for which one check asks ids one by one.
         attempts_max: Most tries of a check's transaction that the database aborts.
+        digest: Write a digest of the transaction's messages into its row, so that `txcore audit` finds messages that
+            were altered in the broker. Tables without that column, which `create` adds, work without it.
         clock: For the time limit of a check.
         sleep: The function with which a prune waits; `time.sleep` by default.
 
@@ -61,7 +63,7 @@ class SqlFence(FenceCore[Engine]):
 
     # The producer's side ----------------------------------------------------------------------------------------------
 
-    def begin(self, engine: Engine | None, transaction_id: bytes, group: str) -> Connection:
+    def begin(self, engine: Engine | None, transaction_id: bytes, group: str, digest: bytes = b"") -> Connection:
         """Open a connection of *engine* (None for the fence's own), begin, and insert the row as its first statement.
 
         Raises:
@@ -69,7 +71,7 @@ class SqlFence(FenceCore[Engine]):
             NotSentError: the database failed; rolled back and closed.
             FenceMisuseError: the engine is in autocommit mode or its database does not keep commits.
         """
-        return self._runner_of(engine).begin(self._beginning(transaction_id, group))
+        return self._runner_of(engine).begin(self._beginning(transaction_id, group, digest))
 
     def insert(
         self,
@@ -78,11 +80,12 @@ class SqlFence(FenceCore[Engine]):
         group: str,
         rows: Sequence[TableRow] = (),
         expected: bytes = b"",
+        digest: bytes = b"",
     ) -> None:
         """Insert the row in the caller's open top-level transaction and make its commit durable.
 
         After it returns, the row certainly belongs to that transaction. *rows* go into the message table (state 3).
-        *expected* is the database identity in the half, if the half was written before.
+        *expected* is the database identity in the half, if the half was written before; *digest* goes into the row.
 
         Raises:
             FenceMisuseError: autocommit connection, open savepoint, or a database that does not keep commits.
@@ -91,7 +94,7 @@ class SqlFence(FenceCore[Engine]):
             NotSentError: the database failed.
             After each of them the caller's transaction has been rolled back.
         """
-        self._inserting(transaction_id, group, rows, expected)(border_of(connection, self.engine))
+        self._inserting(transaction_id, group, rows, expected, digest)(border_of(connection, self.engine))
 
     def read_database(self) -> bytes:
         """Read the identity of the database of the fence's own engine.
@@ -101,21 +104,28 @@ class SqlFence(FenceCore[Engine]):
         """
         return at_once(self._read_database())
 
-    def verify(self, connection: DatabaseConnection, transaction_id: bytes) -> None:
+    def verify(self, connection: DatabaseConnection, transaction_id: bytes, digest: bytes = b"") -> None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
+
+        A *digest* is written into the row.
 
         Raises:
             FenceMisuseError: it does not; the transaction was rolled back.
             NotSentError: the database failed; the transaction was rolled back.
         """
-        self._verifying(transaction_id)(border_of(connection, self.engine))
+        self._verifying(transaction_id, digest)(border_of(connection, self.engine))
 
     def withdraw(self, connection: DatabaseConnection, transaction_id: bytes) -> None:
         """Delete the row in the open transaction that inserted it, because its block published nothing."""
         self._withdrawing(transaction_id)(border_of(connection, self.engine))
 
     def enqueue(
-        self, connection: DatabaseConnection, transaction_id: bytes, group: str, rows: Sequence[TableRow]
+        self,
+        connection: DatabaseConnection,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow],
+        digest: bytes = b"",
     ) -> None:
         """Insert messages into the message table, and set the row to state 3, in the open transaction that inserted it.
 
@@ -123,7 +133,7 @@ class SqlFence(FenceCore[Engine]):
             FenceMisuseError: the row is not in this transaction, which was rolled back.
             NotSentError: the database failed; the transaction was rolled back.
         """
-        self._enqueueing(transaction_id, group, rows)(border_of(connection, self.engine))
+        self._enqueueing(transaction_id, group, rows, digest)(border_of(connection, self.engine))
 
     def commit(self, connection: DatabaseConnection) -> None:
         """Commit and close a connection that `begin` opened.

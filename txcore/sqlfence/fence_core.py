@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from txcore.errors import ConfigError, FenceMisuseError, InMessageTableError, UsageError, WrongDatabaseError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import id_text
-from txcore.sqlfence import identity, messages
+from txcore.sqlfence import identity
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Check, Readings, no_answers, reading_of, reading_of_state
 from txcore.sqlfence.connections import border_of, inner_of, is_open, on_idle
@@ -41,7 +41,8 @@ class FenceCore(FenceTable[EngineT]):
 
         Never waits: it was read once for each connection to the server, and the insert has compared it.
         """
-        return identity.recall(self._dialect, border_of(inner_of(connection), self.engine))
+        found = identity.recall(self._dialect, border_of(inner_of(connection), self.engine))
+        return b"" if found is None else found.current
 
     def known_database(self) -> bytes | None:
         """Return the identity of the database of the fence's own engine; None when it must be read first.
@@ -68,34 +69,33 @@ class FenceCore(FenceTable[EngineT]):
         self._watch(engine)
         return Runner(engine, self._dialect, self._secret)
 
-    def _beginning(self, transaction_id: bytes, group: str) -> Action:
+    def _beginning(self, transaction_id: bytes, group: str, digest: bytes) -> Action:
         check_arguments([transaction_id], group)
-        return partial(self._rows.insert, transaction_id=transaction_id, group=group, owned=True)
+        return partial(self._rows.insert, transaction_id=transaction_id, group=group, owned=True, digest=digest)
 
-    def _inserting(self, transaction_id: bytes, group: str, rows: Sequence[TableRow], expected: bytes) -> Action:
+    def _inserting(
+        self, transaction_id: bytes, group: str, rows: Sequence[TableRow], expected: bytes, digest: bytes
+    ) -> Action:
         check_arguments([transaction_id], group)
 
         def action(border: Border) -> None:
             try:
-                self._rows.insert(border, transaction_id, group, rows, owned=False, expected=expected)
+                self._rows.insert(border, transaction_id, group, rows, owned=False, expected=expected, digest=digest)
             except WrongDatabaseError:
                 self._database = None  # this database, or the fence's own, was replaced
                 raise
 
         return action
 
-    def _verifying(self, transaction_id: bytes) -> Action:
+    def _verifying(self, transaction_id: bytes, digest: bytes) -> Action:
         check_arguments([transaction_id], "")
-        return partial(self._rows.verify, transaction_id=transaction_id)
+        return partial(self._rows.verify, transaction_id=transaction_id, digest=digest)
 
     def _withdrawing(self, transaction_id: bytes) -> Action:
         return lambda border: self._rows.change(border, transaction_id, self._dialect.withdraw)
 
-    def _enqueueing(self, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> Action:
-        def action(border: Border, of: bytes) -> None:
-            messages.enqueue(self._dialect, border, of, group, rows)
-
-        return lambda border: self._rows.change(border, transaction_id, action)
+    def _enqueueing(self, transaction_id: bytes, group: str, rows: Sequence[TableRow], digest: bytes) -> Action:
+        return lambda border: self._rows.enqueue(border, transaction_id, group, rows, digest)
 
     async def _read_database(self) -> bytes:
         def action(border: Border) -> bytes:

@@ -47,6 +47,7 @@ class RowKeeper:
         *,
         owned: bool,
         expected: bytes = b"",
+        digest: bytes = b"",
     ) -> None:
         """Insert the row; *owned* means that the fence opened the connection. See `SqlFence.insert`.
 
@@ -61,7 +62,7 @@ class RowKeeper:
             border.begin()
             if not self._dialect.sets_durability:
                 self._require_durable(border)
-            self._write(border, transaction_id, group, rows, expected)
+            self._write(border, transaction_id, group, rows, expected, digest)
             if not owned and not border.is_surely_open():
                 self._dialect.verify(border, transaction_id)
             border.mark(transaction_id, owned=owned)
@@ -69,38 +70,66 @@ class RowKeeper:
             self._undo(border, transaction_id, "written", error)
 
     def _write(
-        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], expected: bytes
+        self,
+        border: Border,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow],
+        expected: bytes,
+        digest: bytes,
     ) -> None:
         """Insert if the database is still the one that this connection has read; else read it again."""
         database = identity.look(self._dialect, border)
         try:
-            self._insert(border, transaction_id, group, rows, database)
+            self._insert(border, transaction_id, group, rows, database, digest)
         except RowRefused:
             seen, database = database, identity.look_anew(self._dialect, border)
             if seen.is_at(database.stored, database.oids):
                 raise
-            self._insert(border, transaction_id, group, rows, database)
+            self._insert(border, transaction_id, group, rows, database, digest)
         if not database.decides(expected):
             database = identity.look_anew(self._dialect, border)
             identity.require(database, expected)
 
     def _insert(
-        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], database: Database
+        self,
+        border: Border,
+        transaction_id: bytes,
+        group: str,
+        rows: Sequence[TableRow],
+        database: Database,
+        digest: bytes,
     ) -> None:
+        digest = digest if database.has_digest else b""
         if rows:
-            messages.insert(self._dialect, border, transaction_id, group, rows, database)
+            messages.insert(self._dialect, border, transaction_id, group, rows, database, digest)
         else:
-            self._dialect.insert(border, transaction_id, group, database.stored, database.oids)
+            self._dialect.insert(border, transaction_id, group, database.stored, database.oids, digest)
 
-    def verify(self, border: Border, transaction_id: bytes) -> None:
+    def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
         """Raise unless the row belongs to this open top-level transaction. See `SqlFence.verify`."""
         try:
             self._require_same_family(border)
             _require_top_level(border)
             border.begin()
-            self._dialect.verify(border, transaction_id)
+            self._dialect.verify(border, transaction_id, self._taken(border, digest))
         except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
             self._undo(border, transaction_id, "verified", error)
+
+    def enqueue(
+        self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], digest: bytes
+    ) -> None:
+        """Put messages into the message table. See `SqlFence.enqueue`."""
+        self.change(
+            border,
+            transaction_id,
+            lambda at, of: messages.enqueue(self._dialect, at, of, group, rows, self._taken(at, digest)),
+        )
+
+    def _taken(self, border: Border, digest: bytes) -> bytes:
+        """Return *digest* if the table that has the row takes one; the insert has read which database that is."""
+        database = identity.recall(self._dialect, border) if digest else None
+        return digest if database is not None and database.has_digest else b""
 
     def change(self, border: Border, transaction_id: bytes, action: Callable[[Border, bytes], None]) -> None:
         """Run *action*, which changes the row in its own transaction."""

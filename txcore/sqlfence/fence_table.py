@@ -70,6 +70,7 @@ class FenceTable(Generic[EngineT]):
         lock_timeout_s: float = 0.3,
         statement_timeout_s: float = 10.0,
         attempts_max: int = 3,
+        digest: bool = True,
         clock: Clock | None = None,
         sleep: Callable[[float], Any] | None = None,
     ) -> None:
@@ -87,6 +88,7 @@ class FenceTable(Generic[EngineT]):
             )
         self.engine = engine
         self.table = table
+        self.digests = digest
         self._lock_timeout_s = lock_timeout_s
         self._statement_timeout_s = statement_timeout_s
         self._attempts_max = attempts_max

@@ -49,6 +49,7 @@ class Database(msgspec.Struct, frozen=True):
         server: The server's own name for itself; empty where it is not known.
         adopted: Former identities, oldest first.
         oids: The oids of database and table on this server, which `server` also contains; see `Meta`.
+        has_digest: Whether its fence table has a column for digests.
     """
 
     stored: bytes
@@ -56,6 +57,7 @@ class Database(msgspec.Struct, frozen=True):
     server: str
     adopted: tuple[Adoption, ...] = ()
     oids: str = ""
+    has_digest: bool = False
 
     @property
     def is_copy(self) -> bool:
@@ -79,7 +81,7 @@ def database_of(meta: Meta, server: str) -> Database:
     current = meta.identity
     if meta.identity and server and meta.server and server != meta.server:
         current = hashlib.blake2b(meta.identity + server.encode(), digest_size=IDENTITY_BYTES).digest()
-    return Database(meta.identity, current, server, adopted, meta.oids)
+    return Database(meta.identity, current, server, adopted, meta.oids, meta.has_digest)
 
 
 def look(dialect: Dialect, border: Border) -> Database:
@@ -104,12 +106,10 @@ def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Dat
     return found
 
 
-def recall(dialect: Dialect, border: Border) -> bytes:
-    """Return the identity that was last read through *border*; queries only a file."""
-    found = border.memory.get(_key(dialect))
-    if found is None and border.family == SQLITE:
-        found = look(dialect, border)
-    return b"" if found is None else found.current
+def recall(dialect: Dialect, border: Border) -> Database | None:
+    """Return the database that was last read through *border*, unless it has no identity; queries only a file."""
+    found: Database | None = border.memory.get(_key(dialect))
+    return look(dialect, border) if found is None and border.family == SQLITE else found
 
 
 def wrong_database_text(database: Database, identity: bytes) -> str:

@@ -36,13 +36,19 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def insert(
-    dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], database: Database
+    dialect: Dialect,
+    border: Border,
+    transaction_id: bytes,
+    group: str,
+    rows: Sequence[TableRow],
+    database: Database,
+    digest: bytes,
 ) -> None:
     """Insert the producer's row and its messages *rows*; the tables are then the same as after `enqueue`.
 
     Raises: as `Dialect.insert`.
     """
-    bound = database.stored, database.oids
+    bound = database.stored, database.oids, digest
     if isinstance(dialect, PostgreSQL):
         put, ring = _put_text(dialect.tables, "fence"), _ring(dialect.tables, group)
         dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), *bound)
@@ -51,15 +57,25 @@ def insert(
         enqueue(dialect, border, transaction_id, group, rows)
 
 
-def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow]) -> None:
+def enqueue(
+    dialect: Dialect,
+    border: Border,
+    transaction_id: bytes,
+    group: str,
+    rows: Sequence[TableRow],
+    digest: bytes = b"",
+) -> None:
     """Set the producer's own row to state 3, insert *rows* in their order, and wake a sleeping relay at COMMIT.
+
+    A *digest* goes into the row.
 
     Raises:
         FenceMisuseError: the fence row is not in this transaction.
     """
     tables, values = dialect.tables, {"id": dialect.encode(transaction_id)}
+    changed = values | ({"digest": dialect.encode_digest(digest)} if digest else {})
     update = (
-        f"UPDATE {tables.fence} SET state = {VIA_TABLE} "  # noqa: S608
+        f"UPDATE {tables.fence} SET state = {VIA_TABLE}{f', digest = {dialect.digest_place}' if digest else ''} "  # noqa: S608
         f"WHERE transaction_id = {dialect.place('id')} AND state = {COMMITTED}"
     )
     if dialect.family == POSTGRESQL:
@@ -67,10 +83,10 @@ def enqueue(dialect: Dialect, border: Border, transaction_id: bytes, group: str,
             f"WITH moved AS ({update} RETURNING 1), put AS ({_put_text(tables, 'moved')}) "  # noqa: S608
             f"SELECT CAST((SELECT count(*) FROM moved) AS text), {_ring(tables, group)}"
         )
-        moved = int(border.quick_rows(sql, values | _text_values(group, rows))[0][0])
+        moved = int(border.quick_rows(sql, changed | _text_values(group, rows))[0][0])
         inserts = []
     else:
-        moved = border.change(update, values)
+        moved = border.change(update, changed)
         inserts = [_insert(dialect, rows[start : start + ROWS_MAX]) for start in range(0, len(rows), ROWS_MAX)]
     if moved != 1:
         raise FenceMisuseError(f"the fence row of {id_text(transaction_id)} is not in this transaction")

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
+from txcore.sqlfence.anchored import AnchoredDialect
 from txcore.sqlfence.border import MYSQL, Border
-from txcore.sqlfence.definitions import added_to_meta
-from txcore.sqlfence.dialects import UPGRADE_WAIT_S, AnchoredDialect, Rows, states_of
+from txcore.sqlfence.dialects import UPGRADE_WAIT_S, Rows, states_of
 from txcore.sqlfence.failures import Cause, Failure, unless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _NO_SAVEPOINT: Final = "1305"
 
@@ -32,6 +32,10 @@ class MySQL(AnchoredDialect):
     # the horizon of the transaction's first read. A prune waits for it.
     share_suffix: ClassVar[str] = " LOCK IN SHARE MODE"
     lock_suffix: ClassVar[str] = " FOR UPDATE"
+    has_digest: ClassVar[str] = (
+        "(SELECT COUNT(*) FROM information_schema.columns WHERE table_name = '{name}' AND column_name = 'digest' "
+        "AND table_schema = COALESCE(NULLIF('{schema}', ''), DATABASE()))"
+    )
     check_counted: ClassVar[str] = "ON DUPLICATE KEY UPDATE checks = MOD(checks + 1, 1000)"
 
     def create(self, border: Border, statements: Sequence[str], *, has_identity: bool = True) -> None:
@@ -42,18 +46,18 @@ class MySQL(AnchoredDialect):
         super().create(border, statements, has_identity=has_identity)
         border.commit()
 
-    def add_meta_columns(self, border: Border) -> None:
+    def add_columns(self, border: Border, table: str, columns: Mapping[str, str]) -> None:
         """Add them in one statement, unless another process adds one meanwhile; then look again.
 
         The server would wait for a day for the table, and hold up every other statement on it as long.
         """
         border.change(f"SET SESSION lock_wait_timeout = {UPGRADE_WAIT_S}", {})  # reset with those of `begin_work`
         while True:
-            there = {str(row[0]) for row in border.rows(f"SHOW COLUMNS FROM {self.tables.meta}", {})}
-            missing = [f"ADD COLUMN {name} {kind}" for name, kind in added_to_meta(MYSQL).items() if name not in there]
+            there = {str(row[0]) for row in border.rows(f"SHOW COLUMNS FROM {table}", {})}
+            missing = [f"ADD COLUMN {name} {kind}" for name, kind in columns.items() if name not in there]
             if not missing:
                 return
-            sql = f"ALTER TABLE {self.tables.meta} {', '.join(missing)}"
+            sql = f"ALTER TABLE {table} {', '.join(missing)}"
             unless(Cause.COLUMN_THERE, partial(border.change, sql, {}))
 
     def require_durable(self, border: Border) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from txcore.errors import FenceMisuseError
 from txcore.ids import id_text
 from txcore.sqlfence.border import POSTGRESQL, Border
-from txcore.sqlfence.definitions import added_to_meta
 from txcore.sqlfence.dialects import (
     FOREIGN_TEXT,
     GONE_TEXT,
@@ -55,6 +54,10 @@ class PostgreSQL(Dialect):
         "1, m.schema_version, CAST(m.pruned_below AS text), to_jsonb(m) ->> 'identity', to_jsonb(m) ->> 'server', "
         f"to_jsonb(m) ->> 'adopted', {_OIDS}"
     )
+    has_digest: ClassVar[str] = (
+        "EXISTS (SELECT FROM pg_attribute WHERE attrelid = CAST('{fence}' AS regclass) AND attname = 'digest')"
+    )
+    digest_place: ClassVar[str] = "decode(CAST(:digest AS text), 'hex')"
     sets_durability: ClassVar[bool] = True
 
     def __init__(self, tables: Tables, statement_timeout_s: float) -> None:
@@ -69,8 +72,8 @@ class PostgreSQL(Dialect):
         )
         self.current_horizon = f"SELECT {horizon.format(where='')}"
         insert = (
-            f"INSERT INTO {tables.fence} AS f (transaction_id, state, producer_group) "
-            "SELECT CAST(:id AS uuid), {state}, CAST(:producer_group AS varchar) "
+            f"INSERT INTO {tables.fence} AS f (transaction_id, state, producer_group, digest) "
+            f"SELECT CAST(:id AS uuid), {{state}}, CAST(:producer_group AS varchar), {self.digest_place} "
             f"WHERE CAST(:id AS uuid) >= {horizon} "
             f"RETURNING CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "
             "WHEN clock_timestamp() - statement_timestamp() >= "
@@ -79,16 +82,27 @@ class PostgreSQL(Dialect):
         # Without a meta row of that identity in that table there is no horizon, and no row is inserted. One connection
         # may meet several tables of that name: a tenant's schema in the search path, a pooler that is sent elsewhere.
         bound = f" WHERE identity = CAST(:identity AS uuid) AND {_OIDS} = CAST(:oids AS text)"
+        plain = insert.replace(", digest)", ")").replace(f", {self.digest_place}", "")
         self._inserts = {
-            (state, is_bound): insert.format(state=state, where=bound if is_bound else "")
+            (state, is_bound, has_digest): (insert if has_digest else plain).format(
+                state=state, where=bound if is_bound else ""
+            )
             for state in (COMMITTED, VIA_TABLE)
             for is_bound in (False, True)
+            for has_digest in (False, True)
         }
+        late = (
+            f"WHEN (f.transaction_id >= (SELECT pruned_below FROM {tables.meta})) IS NOT TRUE THEN '{_LATE}' "  # noqa: S608
+            f"ELSE {_DURABLE} END"
+        )
         self._verify = (
-            f"SELECT CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' "  # noqa: S608
-            f"WHEN (f.transaction_id >= (SELECT pruned_below FROM {tables.meta})) IS NOT TRUE THEN '{_LATE}' "
-            f"ELSE {_DURABLE} END "
+            f"SELECT CASE WHEN {_IS_TOP_LEVEL} IS NOT TRUE THEN '{_FOREIGN}' {late} "  # noqa: S608
             f"FROM {tables.fence} AS f WHERE f.transaction_id = CAST(:id AS uuid)"
+        )
+        # The condition is about the row as it was inserted; the update itself may be inside a savepoint.
+        self._complete = (
+            f"UPDATE {tables.fence} AS f SET digest = {self.digest_place} "  # noqa: S608
+            f"WHERE f.transaction_id = CAST(:id AS uuid) AND {_IS_TOP_LEVEL} RETURNING CASE {late}"
         )
         self._settled = (
             f"SELECT CAST(transaction_id AS text), CAST(state AS text) FROM {tables.fence} "  # noqa: S608
@@ -103,18 +117,20 @@ class PostgreSQL(Dialect):
         """Return the canonical text, which every driver sends to a uuid column."""
         return id_text(transaction_id)
 
+    def encode_digest(self, digest: bytes) -> Any:
+        """Return its hexadecimal text, which any driver sends."""
+        return digest.hex()
+
     def create(self, border: Border, statements: Sequence[str], *, has_identity: bool = True) -> None:
         """Create under an advisory lock, because two CREATE TABLE IF NOT EXISTS at once can collide."""
         border.rows("SELECT pg_advisory_xact_lock(hashtext(:name))", {"name": f"txcore:{self.tables.fence}"})
         super().create(border, statements, has_identity=has_identity)
 
-    def add_meta_columns(self, border: Border) -> None:
+    def add_columns(self, border: Border, table: str, columns: Mapping[str, str]) -> None:
         """Add them in one statement; the shorter wait holds for the rest of this transaction."""
-        columns = ", ".join(
-            f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in added_to_meta(POSTGRESQL).items()
-        )
+        added = ", ".join(f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in columns.items())
         border.rows(f"SELECT set_config('lock_timeout', '{UPGRADE_WAIT_S}s', true)", {})
-        border.change(f"ALTER TABLE {self.tables.meta} {columns}", {})
+        border.change(f"ALTER TABLE {table} {added}", {})
 
     def server(self, border: Border, oids: str) -> str:
         """Return the system identifier and the oids of database and table; empty if this role may not read them."""
@@ -128,10 +144,18 @@ class PostgreSQL(Dialect):
         system = border.rows("SELECT system_identifier FROM pg_control_system()", {})[0][0]
         return f"{system}/{oids}"
 
-    def insert(self, border: Border, transaction_id: bytes, group: str, identity: bytes = b"", oids: str = "") -> None:
+    def insert(
+        self,
+        border: Border,
+        transaction_id: bytes,
+        group: str,
+        identity: bytes = b"",
+        oids: str = "",
+        digest: bytes = b"",
+    ) -> None:
         """Insert, set synchronous_commit, and find out from xmin whether a savepoint is open: one round trip."""
-        values = {"id": transaction_id.hex(), "producer_group": group, **_bound(identity, oids)}
-        rows = border.quick_rows(self._inserts[COMMITTED, bool(identity)], values)
+        values = {"id": transaction_id.hex(), "producer_group": group, **_bound(identity, oids, digest)}
+        rows = border.quick_rows(self._inserts[COMMITTED, bool(identity), bool(digest)], values)
         _require_own(rows[0][0] if rows else "")
 
     def insert_via_table(
@@ -143,6 +167,7 @@ class PostgreSQL(Dialect):
         values: Mapping[str, str],
         identity: bytes,
         oids: str,
+        digest: bytes,
     ) -> None:
         """Insert the producer's row with state 3, in one round trip with another statement.
 
@@ -150,17 +175,23 @@ class PostgreSQL(Dialect):
             put: The other statement.
             column: The column that is selected after both.
             values: The values of *put* and *column*, and the `producer_group`.
-            identity: As *oids*, see `insert`.
+            identity: As *oids* and *digest*, see `insert`.
 
         Raises: as `insert`.
         """
-        sql = _joined(self._inserts[VIA_TABLE, bool(identity)], put, column)
-        named = {"id": transaction_id.hex(), **values, **_bound(identity, oids)}
+        sql = _joined(self._inserts[VIA_TABLE, bool(identity), bool(digest)], put, column)
+        named = {"id": transaction_id.hex(), **values, **_bound(identity, oids, digest)}
         _require_own(border.quick_rows(sql, named)[0][0])
 
-    def verify(self, border: Border, transaction_id: bytes) -> None:
-        """Check xmin again; it differs for a row that was committed by itself or written inside a savepoint."""
-        rows = border.quick_rows(self._verify, {"id": transaction_id.hex()})
+    def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
+        """Check xmin again; it differs for a row that was committed by itself or written inside a savepoint.
+
+        A digest is written by the same statement. If that finds no such row, another one says why.
+        """
+        values, rows = {"id": transaction_id.hex()}, []
+        if digest:
+            rows = border.quick_rows(self._complete, values | {"digest": digest.hex()})
+        rows = rows or border.quick_rows(self._verify, values)
         if not rows:
             raise FenceMisuseError(GONE_TEXT)
         if rows[0][0] == _FOREIGN:
@@ -213,9 +244,10 @@ class PostgreSQL(Dialect):
         return found
 
 
-def _bound(identity: bytes, oids: str) -> dict[str, str]:
-    """Return the values with which an insert requires this database, if it has an identity."""
-    return {"identity": identity.hex(), "oids": oids} if identity else {}
+def _bound(identity: bytes, oids: str, digest: bytes) -> dict[str, str]:
+    """Return the values with which an insert requires this database, if it has an identity, and a digest's, if any."""
+    values = {"identity": identity.hex(), "oids": oids} if identity else {}
+    return values | {"digest": digest.hex()} if digest else values
 
 
 @functools.lru_cache(maxsize=16)

@@ -7,6 +7,7 @@
     producer_group   group of the producer
     created          database time
     checks           number of checks that read the row; changing it makes the check itself a durable write
+    digest           digest of the transaction's messages, see `txcore.digest`; NULL where none was written
 
 `<table>_meta` holds one row: the schema version, `pruned_below`, the horizon, and since version 2
 
@@ -67,7 +68,8 @@ class Tables(msgspec.Struct, frozen=True):
 class Meta(msgspec.Struct, frozen=True):
     """The stored meta row; `identity` is empty before schema version 2, `server` where it is not known.
 
-    `oids` is not a column: on PostgreSQL the oids of the database and the table of the row, else empty.
+    `oids` is not a column: on PostgreSQL the oids of the database and the table of the row, else empty. Nor is
+    `has_digest`: whether the fence table has the column.
     """
 
     pruned_below: bytes
@@ -75,6 +77,7 @@ class Meta(msgspec.Struct, frozen=True):
     server: str = ""
     adopted: str = ""
     oids: str = ""
+    has_digest: bool = False
 
 
 def tables_named(table: str) -> Tables:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
+from txcore.sqlfence.anchored import AnchoredDialect
 from txcore.sqlfence.border import SQLITE, Border
-from txcore.sqlfence.definitions import added_to_meta
-from txcore.sqlfence.dialects import GONE_TEXT, AnchoredDialect, Rows, states_of
+from txcore.sqlfence.dialects import GONE_TEXT, Rows, states_of
 from txcore.sqlfence.failures import Failure
 from txcore.sqlfence.schema import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _FULL: Final = 2
 
@@ -26,6 +26,7 @@ class SQLite(AnchoredDialect):
 
     family: ClassVar[str] = SQLITE
     as_ms: ClassVar[str] = "CAST(round((julianday({}) - 2440587.5) * 86400000) AS INTEGER)"
+    has_digest: ClassVar[str] = "(SELECT count(*) FROM pragma_table_info('{name}') WHERE name = 'digest')"
     locks_whole_file: ClassVar[bool] = True
     check_counted: ClassVar[str] = "ON CONFLICT (transaction_id) DO UPDATE SET checks = (checks + 1) % 1000"
 
@@ -38,12 +39,12 @@ class SQLite(AnchoredDialect):
                 key="table",
             )
 
-    def add_meta_columns(self, border: Border) -> None:
+    def add_columns(self, border: Border, table: str, columns: Mapping[str, str]) -> None:
         """Add them under the file's lock."""
-        names = {row[0] for row in border.rows("SELECT name FROM pragma_table_info(:name)", {"name": self.tables.meta})}
-        for name, kind in added_to_meta(SQLITE).items():
+        names = {row[0] for row in border.rows("SELECT name FROM pragma_table_info(:name)", {"name": table})}
+        for name, kind in columns.items():
             if name not in names:
-                border.change(f"ALTER TABLE {self.tables.meta} ADD COLUMN {name} {kind}", {})
+                border.change(f"ALTER TABLE {table} ADD COLUMN {name} {kind}", {})
 
     def begin(self, border: Border) -> None:
         """Take the write lock at once: a transaction that reads first can fail at its first write.

@@ -38,6 +38,7 @@ class SimConnection:
     is_open: bool = False
     is_durable: bool = False
     has_business: bool = False
+    digest: bytes = b""
     queued: list[tuple[TableRow, int]] | None = None
 
 
@@ -48,6 +49,7 @@ class SimDatabase:
     world: World
     enforces_durable: bool = True
     rows: dict[bytes, int] = field(default_factory=dict)
+    digests: dict[bytes, bytes] = field(default_factory=dict)  #: of the messages of each row that was ever committed
     committed: set[bytes] = field(default_factory=set)
     unsynced: set[bytes] = field(default_factory=set)
     pruned_below: bytes = b""
@@ -79,6 +81,7 @@ class SimDatabase:
         identity = connection.transaction_id
         if identity:
             self.rows[identity] = 1
+            self.digests[identity] = connection.digest
             if connection.queued is not None:
                 self._enqueue(identity, connection.queued)
             if not (connection.is_durable and self.enforces_durable):
@@ -160,17 +163,25 @@ class SimFence:
     """The fence as one process sees it; implements `Fence` with generators for calls that take time."""
 
     is_async = False
+    digests = True
 
     def __init__(self, database: SimDatabase, process: Process) -> None:
         self._database = database
         self._process = process
 
-    def begin(self, engine: Any, transaction_id: bytes, group: str) -> Generator[Any, Any, SimConnection]:  # noqa: ARG002
+    def begin(
+        self,
+        engine: Any,
+        transaction_id: bytes,
+        group: str,  # noqa: ARG002
+        digest: bytes = b"",
+    ) -> Generator[Any, Any, SimConnection]:
         """See `Fence.begin`."""
         connection = self._database.connect(self._process)
         self._database.begin(connection)
         connection.has_business = engine is not None
         yield from self._insert(connection, transaction_id)
+        connection.digest = digest
         return connection
 
     def insert(
@@ -180,11 +191,13 @@ class SimFence:
         group: str,
         rows: Sequence[TableRow] = (),
         database: bytes = b"",  # noqa: ARG002 - all connections are to this one
+        digest: bytes = b"",
     ) -> Generator[Any, Any, None]:
         """See `Fence.insert`."""
         yield from self._insert(connection, transaction_id)
+        connection.digest = digest
         if rows:
-            yield from self.enqueue(connection, transaction_id, group, rows)
+            yield from self.enqueue(connection, transaction_id, group, rows, digest)
 
     def _insert(self, connection: SimConnection, transaction_id: bytes) -> Generator[Any, Any, None]:
         database = self._database
@@ -202,10 +215,11 @@ class SimFence:
         connection.transaction_id = transaction_id
         connection.is_durable = True
 
-    def verify(self, connection: SimConnection, transaction_id: bytes) -> None:
+    def verify(self, connection: SimConnection, transaction_id: bytes, digest: bytes = b"") -> None:
         """See `Fence.verify`."""
         if not connection.is_open or connection.transaction_id != transaction_id:
             raise FenceMisuseError("the fence row is not of this open transaction")
+        connection.digest = digest
 
     def is_open(self, connection: SimConnection) -> bool:
         """See `Fence.is_open`."""
@@ -221,13 +235,14 @@ class SimFence:
         transaction_id: bytes,
         group: str,  # noqa: ARG002
         rows: Sequence[TableRow],
+        digest: bytes = b"",
     ) -> Generator[Any, Any, None]:
         """See `Fence.enqueue`."""
         yield 0.001
         self._maybe_fail()
         if not connection.is_open or connection.transaction_id != transaction_id:
             raise FenceMisuseError("the fence row is not of this open transaction")
-        table = self._database.table
+        table, connection.digest = self._database.table, digest
         connection.queued = [(row, table.tick()) for row in rows]
 
     def commit(self, connection: SimConnection) -> Generator[Any, Any, None]:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from txcore import wire
+from txcore.digest import digest_of
 from txcore.errors import (
     BackendTimeoutError,
     CommitUnknownError,
@@ -108,7 +109,8 @@ class TestPrepare:
         insert = next(steps)
         half = steps.send(None)
         by_hand.run_to_end(steps, DURABLE)
-        assert (connection, transaction.transaction_id, "orders") == insert.args
+        row = (connection, transaction.transaction_id, "orders")
+        assert (*row, (), b"", digest_of(transaction.messages)) == insert.args
         assert wire.decode_half(half.body).fenced
 
     @pytest.mark.parametrize("error", [FencedError("decided"), FenceMisuseError("autocommit")])

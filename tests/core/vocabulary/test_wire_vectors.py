@@ -13,6 +13,7 @@ import pytest
 from txcore import wire
 from txcore.backends.checkpoint_record import decode_checkpoint
 from txcore.checker.checkpoint import NoteEntry
+from txcore.digest import digest_of, message_digest
 from txcore.errors import WireFormatError
 from txcore.ids import id_text, partition_of
 from txcore.records import Half, LogKind, Op, OpKind, Parked, TargetMessage
@@ -114,6 +115,25 @@ def test_proofs_of_copies(vector):
     assert raw(vector["transaction_id"]) == digest == wire.proof_of(copy)
     (tick,) = wire.decode_ops(bytes.fromhex(vector["op"]))
     assert (OpKind.TICK, digest, vector["position"]) == (tick.kind, tick.transaction_id, copy.proved_at)
+
+
+@pytest.mark.parametrize("vector", VECTORS["digests"], ids=lambda vector: vector["name"])
+def test_digests_of_messages(vector):
+    """The digest of a transaction covers each message, and their order."""
+    digests = []
+    for each in vector["messages"]:
+        topic, key, body, headers = (raw(each[name]) for name in ("topic", "key", "body", "headers"))
+        digests.append(hashlib.sha256(bytes.fromhex(each["digested"])).digest())
+        assert raw(each["digest"]) == digests[-1] == message_digest(topic, key, body, headers)
+        read = {name: value.encode() if isinstance(value, str) else value for name, value in headers.items()}
+        assert digests[-1] == message_digest(topic, key, body, read)  # as a broker returns them
+    messages = [record_of(each) for each in vector["messages"]]
+    assert raw(vector["digest"]) == hashlib.sha256(b"".join(digests)).digest() == digest_of(messages)
+
+
+def record_of(message):
+    """Return the message of a half."""
+    return TargetMessage(*(raw(message[name]) for name in ("topic", "key", "body", "headers")))
 
 
 def test_every_kind_of_op_has_a_vector():

@@ -1,0 +1,91 @@
+"""The code that MariaDB, MySQL and SQLite share: there a transaction is known only by a savepoint set in it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from txcore.errors import FenceMisuseError
+from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows
+from txcore.sqlfence.failures import Failure, failure_of
+from txcore.sqlfence.schema import COMMITTED, TOMBSTONE, Tables
+from txcore.sqlfence.transaction_state import anchor_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from txcore.sqlfence.border import Border
+
+
+class AnchoredDialect(Dialect):
+    """The statements of the databases that know a transaction only by a savepoint set in it, as an anchor."""
+
+    check_counted: ClassVar[str]  #: the clause by which a tombstone for an existing row counts a check there instead
+    lock_suffix: ClassVar[str] = ""  #: of a query, to lock its rows against every other writer
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        #: The statements of `insert`, for a database with and without an identity, and a row with and without a digest.
+        self._inserts = {
+            (is_bound, has_digest): f"INSERT INTO {tables.fence} "  # noqa: S608
+            f"(transaction_id, state, producer_group{', digest' if has_digest else ''}) "
+            f"SELECT :id, {COMMITTED}, :producer_group{', :digest' if has_digest else ''} "
+            f"FROM {tables.meta} WHERE pruned_below <= :id"
+            f"{' AND identity = :identity' if is_bound else ''}{self.share_suffix}"
+            for is_bound in (False, True)
+            for has_digest in (False, True)
+        }
+        self._complete = f"UPDATE {tables.fence} SET digest = :digest WHERE transaction_id = :id"  # noqa: S608
+
+    def insert(
+        self,
+        border: Border,
+        transaction_id: bytes,
+        group: str,
+        identity: bytes = b"",
+        oids: str = "",  # noqa: ARG002 - only PostgreSQL has them
+        digest: bytes = b"",
+    ) -> None:
+        """Insert, and set a savepoint as an anchor: some statements of MariaDB and MySQL commit implicitly."""
+        values = {"id": self.encode(transaction_id), "producer_group": group}
+        if identity:
+            values["identity"] = identity
+        if digest:
+            values["digest"] = digest
+        if border.quick_change(self._inserts[bool(identity), bool(digest)], values) != 1:
+            raise RowRefused("it lies below the prune horizon")
+        self.set_anchor(border, transaction_id)
+
+    def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
+        """Release the anchor, which works only in the transaction that wrote the row, and set it again.
+
+        Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
+        """
+        try:
+            border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
+        except Exception as error:
+            if self.is_anchor_gone(failure_of(error)):
+                raise FenceMisuseError(GONE_TEXT) from error
+            raise
+        if digest:
+            border.quick_change(self._complete, {"id": self.encode(transaction_id), "digest": digest})
+        self.set_anchor(border, transaction_id)
+
+    def set_anchor(self, border: Border, transaction_id: bytes) -> None:
+        """Set the savepoint in the open transaction."""
+        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+
+    @abstractmethod
+    def is_anchor_gone(self, failure: Failure) -> bool:
+        """Return whether the release failed because there is no such savepoint."""
+
+    def leave_tombstones(self, border: Border, ids: Sequence[bytes], group: str) -> Rows:
+        """Insert the missing rows, count a check in the others, and read the winners."""
+        _, values = self.named(ids)
+        rows = ", ".join(f"({self.place(name)}, {TOMBSTONE}, :producer_group)" for name in values)
+        sql = (
+            f"INSERT INTO {self.tables.fence} (transaction_id, state, producer_group) VALUES {rows} "  # noqa: S608
+            f"{self.check_counted}"
+        )
+        border.change(sql, values | {"producer_group": group})
+        return self.read(border, ids, self.lock_suffix)
