@@ -30,7 +30,7 @@ def grow(folder: Path, writer: object, maker: Maker, count: int, numbers: random
     born_ms = time.time_ns() // 1_000_000
     kinds = [None] * count + [kind for kind in RECIPES if kind.name not in {"STUCK", "LATE_CHECK"}]
     made = [maker.make(identity_of(born_ms, numbers.getrandbits(62)), born_ms, kind) for kind in kinds]
-    rows = [(each.transaction_id, r.body[0]) for each in made for r in each.records if r.log == "row"]
+    rows = [(each.transaction_id, r.body[0], r.body[1:]) for each in made for r in each.records if r.log == "row"]
     write_rows(f"sqlite:///{folder}/shop.db", "txcore_tx", GROUP, rows)
     writer.write((each.partition, r) for each in made for r in each.records if r.log != "row")  # type: ignore[attr-defined]
 

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from txcore import wire
 from txcore.audit.verdicts import Verdict
+from txcore.digest import digest_of
 from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.records import (
@@ -38,7 +39,7 @@ class Invariant(enum.Enum):
     S4 = "the decision is the database's outcome, a recorded override excepted"
     S5 = "no target and no op without a half or a message-table row"
     S6 = "a target exists more than once only where the history holds a cause for each"
-    S7 = "a target's payload, key and headers equal the half's"
+    S7 = "a target's payload, key and headers equal the half's, and the half's digest the fence row's"
     S8 = "an acknowledged send with a committed database is never lost"
     S9 = "checks are bounded by check_max and stop after the decision"
     S10 = "a discard is visible and never followed by a target unless resumed or forced"
@@ -56,6 +57,10 @@ class Local(enum.Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNKNOWN = "unknown"
+
+
+OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
+"""Headers of a target that are txcore's, not the message's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class Facts:
         messages: The messages that were published, where no half shows them.
         in_table: Messages that are still in the message table, parked ones included.
         dropped: Messages that the relay must no longer send, by an operator's decision.
+        digest: The digest in its committed fence row; empty without one.
     """
 
     journey: Journey
@@ -111,6 +117,7 @@ class Facts:
     messages: Sequence[TargetMessage] = ()
     in_table: frozenset[int] = frozenset()
     dropped: frozenset[int] = frozenset()
+    digest: bytes = b""
 
     @property
     def declared(self) -> Sequence[TargetMessage]:
@@ -156,6 +163,7 @@ def judge(facts: Facts, promises: Promises, *, at_rest: bool) -> list[Violation]
     _judge_decision(facts, promises, broken)
     _judge_targets(facts, promises, broken)
     _judge_checks(facts, broken)
+    _judge_digest(facts, broken)
     if at_rest:
         _judge_rest(facts, broken)
     return found
@@ -221,10 +229,16 @@ def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:
         _judge_order(facts.targets, broken)
 
 
+def _judge_digest(facts: Facts, broken: _Broken) -> None:
+    """Each copy of the half, or what was published without one, has the digest of the fence row (R15)."""
+    contents: list[Sequence[TargetMessage]] = [half.messages for half in facts.journey.halves]
+    if facts.digest and any(digest_of(each) != facts.digest for each in contents or [facts.messages]):
+        broken(Invariant.S7, "the digest in the fence row is of other messages")
+
+
 def judge_payload(target: TargetFact, message: object, broken: _Broken) -> None:
     """Report a target that is not the half's message (S7)."""
-    own = {wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY}
-    headers = {name: value for name, value in target.headers.items() if name not in own}
+    headers = {name: value for name, value in target.headers.items() if name not in OWN_HEADERS}
     expected = (getattr(message, "topic", None), getattr(message, "key", None), getattr(message, "body", None))
     key = target.key if target.key is not None else target.headers.get(wire.HEADER_KEY)
     if (target.topic, key, target.body) != expected or _plain(headers) != _plain(getattr(message, "headers", {})):

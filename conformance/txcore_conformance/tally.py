@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from txcore import wire
 from txcore.audit.verdicts import DROPPED, FAR, SENT, Tally
+from txcore.digest import digest_of, joined, message_digest
 from txcore.history.journey import Journey
 from txcore.records import FINAL_KINDS, OpKind, ParkCode
-from txcore_conformance.invariants import Facts, Local, judge_payload
+from txcore_conformance.invariants import OWN_HEADERS, Facts, Local, TargetFact, judge_payload
 
 
 def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:
@@ -39,6 +41,8 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         targets=len(facts.targets),
         present=len(present),
         corrupt=_corrupt(facts),
+        altered=int(any(digest_of(half.messages) != facts.digest for half in journey.halves if facts.digest)),
+        missent=_missent(facts),
         target_ms=max((target.appended_ms or 0 for target in facts.targets), default=0),
         commits=sum(op.kind == OpKind.COMMIT for _, op in finals),
         rollbacks=sum(op.kind == OpKind.ROLLBACK for _, op in finals),
@@ -62,6 +66,21 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
 def _time_ms(journey: Journey, number: int) -> int:
     appended_ms = journey.op_times_ms[number] if number < len(journey.op_times_ms) else None
     return journey.ops[number][1].at_ms if appended_ms is None else appended_ms
+
+
+def _missent(facts: Facts) -> int:
+    """Return whether the targets that only the fence row vouches for are not its transaction's messages."""
+    is_vouched = facts.is_via_table and not facts.in_table and not facts.dropped and not facts.journey.halves
+    if not (is_vouched and facts.digest and facts.targets):
+        return 0
+    found = sorted({(target.index, _digest_of_target(target)) for target in facts.targets})
+    return int(joined([digest for _, digest in found]) != facts.digest)
+
+
+def _digest_of_target(target: TargetFact) -> bytes:
+    headers = {name: value for name, value in target.headers.items() if name not in OWN_HEADERS}
+    key = target.key if target.key is not None else target.headers.get(wire.HEADER_KEY)
+    return message_digest(target.topic, key, target.body, headers)
 
 
 def _corrupt(facts: Facts) -> int:

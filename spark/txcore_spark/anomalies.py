@@ -12,12 +12,14 @@ from typing import Final, TypeAlias
 
 from txcore import wire
 from txcore.audit.verdicts import Verdict
+from txcore.digest import digest_of
 from txcore.ids import partition_of
 from txcore.records import Forced, Half, Op, OpKind, ParkCode, Parked, TargetMessage
 
 BY: Final = "selftest"
 INTERVAL_MS: Final = 30_000
 CHECK_MAX: Final = 15
+_TOMBSTONE: Final = 2
 
 
 def identity_of(born_ms: int, number: int) -> bytes:
@@ -31,6 +33,9 @@ class Forgery(enum.Enum):
     OTHER_GROUP = Verdict.CORRUPT, "a target with the header of another group of the configuration"
     FORCED_BY_NOTHING = Verdict.MISDECIDED, "a fence row that was changed to forced, without an operator's request"
     UNFENCED = Verdict.MISDECIDED, "a whole transaction without a fence, in a group that only the fence decides"
+    REPLACED = Verdict.CORRUPT, "a body that was altered in half and target alike, against the row's digest"
+    REORDERED = Verdict.CORRUPT, "messages that changed places in half and targets alike, against the row's digest"
+    MISSENT = Verdict.CORRUPT, "a message that came by the message table, and is not the one of the row's digest"
 
     @property
     def verdict(self) -> Verdict:
@@ -54,7 +59,7 @@ class Written:
 
     Attributes:
         log: half, op, parked, target, or row for the fence table.
-        body: The record; for a row, its state in one byte.
+        body: The record; for a row, its state in one byte and its digest, if it has one.
         topic, key, headers: Parts of a target.
     """
 
@@ -156,13 +161,32 @@ class _Draft:
         return self._maker.other_group
 
     def half(self, *, fenced: bool = True, patience_ms: int = 0, is_late: bool = False) -> _Draft:
-        born_ms = self._born_ms - (self._maker.late_ms if is_late else 0)
-        size = len(self._half.messages)
-        self._half = self._maker.half(self._identity, born_ms, size, fenced=fenced, patience_ms=patience_ms)
+        born_ms, messages = self._born_ms - (self._maker.late_ms if is_late else 0), self._half.messages
+        self._half = self._maker.half(self._identity, born_ms, 0, fenced=fenced, patience_ms=patience_ms)
+        self._half.messages = messages
         return self._add(Written("half", wire.encode_half(self._half)))
 
     def row(self, state: int) -> _Draft:
-        return self._add(Written("row", bytes([state])))
+        return self._add(Written("row", bytes([state]) + (b"" if state == _TOMBSTONE else self._digest())))
+
+    def _digest(self) -> bytes:
+        return digest_of(self._half.messages)
+
+    def replaced(self) -> _Draft:
+        """Let the first message be another one from here on."""
+        self._half.messages[0].body = b"another"
+        return self
+
+    def reordered(self) -> _Draft:
+        """Let the messages change places from here on."""
+        self._half.messages.reverse()
+        return self
+
+    def several(self) -> _Draft:
+        """Let there be two messages at least."""
+        size = max(len(self._half.messages), 2)
+        self._half = self._maker.half(self._identity, self._born_ms, size, fenced=True, patience_ms=0)
+        return self
 
     def targets(
         self, *, twice: bool = False, body: bytes | None = None, phase: Phase = Phase.NOW, group: str = ""
@@ -230,5 +254,8 @@ FORGERIES: Final[Mapping[Forgery, Callable[[_Draft], object]]] = {
     Forgery.OTHER_GROUP: lambda d: d.half().row(1).targets(group=d.other_group).op(OpKind.COMMIT),
     Forgery.FORCED_BY_NOTHING: lambda d: d.half().row(4).targets().op(OpKind.COMMIT),
     Forgery.UNFENCED: lambda d: d.half(fenced=False).targets().op(OpKind.COMMIT),
+    Forgery.REPLACED: lambda d: d.row(1).replaced().half().targets().op(OpKind.COMMIT),
+    Forgery.REORDERED: lambda d: d.several().row(1).reordered().half().targets().op(OpKind.COMMIT),
+    Forgery.MISSENT: lambda d: d.row(3).replaced().targets(),
 }
 """One history per forgery."""

@@ -27,7 +27,7 @@ COUNTED: Final = (
 RECENT_MS: Final = 6 * 3_600_000
 SHOWN: Final = (
     "tx", "bucket", "born_ms", "group", "home", "halves", "generation", "declared", "targets", "present", "corrupt",
-    "commits", "rollbacks", "discarded", "overrides", "row", "half_ms", "op_ms", "deadline_ms",
+    "altered", "missent", "commits", "rollbacks", "discarded", "overrides", "row", "half_ms", "op_ms", "deadline_ms",
 )  # fmt: skip
 """Columns of a tally that are stored with each finding."""
 
@@ -55,8 +55,19 @@ def judged(tallies: DataFrame, thresholds: Thresholds) -> DataFrame:
     )
 
 
+def _difference() -> Column:
+    """Return what differs from what, for a CORRUPT; an empty array for the other verdicts."""
+    texts = {
+        "corrupt": "a target differs from the half",
+        "altered": "the half differs from the digest in the fence row",
+        "missent": "the targets differ from the digest in the fence row",
+    }
+    named = F.array_compact(F.array(*(F.when(F.col(name) > 0, F.lit(each)) for name, each in texts.items())))
+    return F.when(F.col("verdict") == Verdict.CORRUPT.name, named).otherwise(F.array().cast("array<string>"))
+
+
 def with_places(findings: DataFrame, rows: DataFrame, names: Mapping[int, str]) -> DataFrame:
-    """Return findings with the places of their records, and the reasons that operators gave there."""
+    """Return findings with the places of their records, the reasons that operators gave there, and what differs."""
     kinds = {Kind.HALF: "half", Kind.OP: "op", Kind.TARGET: "target", Kind.ROW: "row", Kind.PARKED: "parked"}
     kind = _mapped({int(each): name for each, name in kinds.items()}, F.col("kind"))
     code = _mapped({int(each): each.name for each in OpKind}, F.col("code"))
@@ -81,7 +92,9 @@ def with_places(findings: DataFrame, rows: DataFrame, names: Mapping[int, str]) 
             F.first("topic", ignorenulls=True).alias("topic"),
         )
     )
-    return findings.join(near, "tx", "left")
+    found = findings.join(near, "tx", "left")
+    said = F.coalesce(F.col("texts"), F.array().cast("array<string>"))
+    return found.withColumn("texts", F.concat(_difference(), said))
 
 
 def _mapped(names: Mapping[int, str], column: Column) -> Column:

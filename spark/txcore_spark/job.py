@@ -30,8 +30,8 @@ from txcore_spark.scope import Scope, scope_of
 from txcore_spark.session import interpreted
 from txcore_spark.store import TABLES, Store
 
-VERSION: Final = 1
-"""Version of the format of the manifest and of the files beside it."""
+VERSION: Final = 2
+"""Version of the format of the manifest and of the files beside it; no step builds on files of another version."""
 FINDINGS: Final = "findings"
 PARTS_MIN: Final = 8
 PART_RECORDS: Final = 400_000
@@ -97,7 +97,7 @@ class Audit:
         before = None
         for number in reversed(self._store.finished()):
             manifest = self._store.manifest(number)
-            if manifest["mode"] == "incremental":
+            if manifest["mode"] == "incremental" and manifest["version"] == VERSION:
                 before = manifest
                 break
         return self._step(before, Window(), mode="incremental")

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from txcore import wire
+from txcore import digest, wire
 from txcore.audit.verdicts import OPS_PER_RECORD
 from txcore.errors import NewerRecordError, UsageError, WireFormatError
 from txcore.history.copies import is_copy
 from txcore.ids import parse_id
-from txcore.records import MARK_KINDS, POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode, TargetMessage
+from txcore.records import MARK_KINDS, POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode
 from txcore.signed_records import unsigned
 from txcore.signing import GroupKeys
 
@@ -76,9 +75,17 @@ SCHEMA: Final = pa.schema(
         ("deadline_ms", pa.int64()),
         ("topic", pa.string()),
         ("text", pa.string()),
+        ("digest_high", pa.int64()),
+        ("digest_low", pa.int64()),
+        ("digest", pa.binary()),
     ]
 )
-"""The schema in Arrow's types."""
+"""The schema in Arrow's types.
+
+`digest_high` and `digest_low` are the first 16 bytes of the digest of a transaction's messages: of a half in its first
+row, of a fence row as the database has it; of a target, as if it were its transaction's only message. Numbers, because
+Spark aggregates no bytes in place. `digest` is the whole digest of one target.
+"""
 SPARK_SCHEMA: Final = ", ".join(
     f"`{name}` {({'binary': 'binary', 'int32': 'int', 'int64': 'bigint', 'string': 'string'})[str(kind)]}"
     for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True)
@@ -86,11 +93,10 @@ SPARK_SCHEMA: Final = ", ".join(
 """The same schema in Spark's notation."""
 
 Row: TypeAlias = tuple[Any, ...]
+NO_DIGEST: Final[Row] = (None, None, None)
 KEPT_OPS: Final = frozenset({OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, *MARK_KINDS})
 """Ops on which verdicts rest; a tick may be the proof of a copy. Checks and nudges say nothing about the end."""
 _OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
-_HEAD: Final = struct.Struct(">iii").pack
-_LENGTHS: Final = struct.Struct(">ii").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,8 @@ class Rows:
             self._pass_over(error)
             return
         place, bucket = self.place, bucket_of(half.transaction_id)
+        digests = [digest.message_digest(each.topic, each.key, each.body, each.headers) for each in half.messages]
+        of_half = (*numbers_of(digest.joined(digests)), None)
         ts_ms = half.born_ms if appended_ms is None else appended_ms
         deadline_ms = min(ts_ms + self._patience_ms(half), POSITION_MAX)  # the broker's time is any 64-bit number
         for index, message in enumerate(half.messages or [None]):
@@ -141,8 +149,8 @@ class Rows:
                 (
                     half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
                     position, position * OPS_PER_RECORD, ts_ms, half.generation, index, len(half.messages),
-                    0 if message is None else declared_hash(half.group, index, message), 0, half.decided, flags,
-                    deadline_ms, topic, half.reason or None,
+                    0 if message is None else message_hash(half.group, index, digests[index]), 0, half.decided, flags,
+                    deadline_ms, topic, half.reason or None, *(NO_DIGEST if index else of_half),
                 )
             )  # fmt: skip
         if is_copy(half):
@@ -154,7 +162,7 @@ class Rows:
             (
                 half.transaction_id, bucket_of(half.transaction_id), 6, 0, place.backend, place.group, place.source,
                 place.partition, position, half.proved_at, ts_ms, half.generation, 0, 0, 0, 0, 0, 0, 0, None,
-                wire.proof_of(half).hex(),
+                wire.proof_of(half).hex(), *NO_DIGEST,
             )
         )  # fmt: skip
 
@@ -196,6 +204,7 @@ class Rows:
                 place.partition, position, position * OPS_PER_RECORD + number,
                 op.at_ms if appended_ms is None else appended_ms, op.generation, 0, op.count, 0, hash_of(op.token),
                 PARK_NUMBERS.get(op.reason, 0) if is_discard else op.decision, op.forced, 0, None, text,
+                *NO_DIGEST,
             )
         )  # fmt: skip
 
@@ -223,11 +232,14 @@ class Rows:
             transaction_id, number = NO_ID, 0  # Not a txcore id: it has no half.
         place = self.place
         own_key = key if key is not None else headers.get(wire.HEADER_KEY)
+        theirs = {each: headers[each] for each in headers if each not in _OWN_HEADERS}
+        message = digest.message_digest(topic, own_key, body, theirs)
         self.found.append(
             (
                 transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,
                 position, position * OPS_PER_RECORD, appended_ms, 0, number, 0,
-                message_hash(group_name, number, topic, own_key, body, headers), 0, 0, 0, 0, topic, None,
+                message_hash(group_name, number, message), 0, 0, 0, 0, topic, None,
+                *numbers_of(digest.joined([message])), message,
             )
         )  # fmt: skip
 
@@ -246,20 +258,32 @@ class Rows:
                 parked.transaction_id, bucket_of(parked.transaction_id), 5, PARK_NUMBERS.get(parked.code, 0),
                 place.backend, place.group, place.source, place.partition, position, position * OPS_PER_RECORD,
                 parked.at_ms if appended_ms is None else appended_ms, parked.generation, 0, parked.count, 0,
-                hash_of(parked.token), 0, 0, 0, None, f"{parked.code}: {parked.reason}",
+                hash_of(parked.token), 0, 0, 0, None, f"{parked.code}: {parked.reason}", *NO_DIGEST,
             )
         )  # fmt: skip
 
     def add_fence_row(
-        self, transaction_id: bytes, state: int, reading: int, *, is_early: bool, group: int | None = None
+        self,
+        transaction_id: bytes,
+        state: int,
+        reading: int,
+        *,
+        is_early: bool,
+        group: int | None = None,
+        content: bytes | None = None,
     ) -> None:
-        """Add a row of a fence table, of this group or the place's, as seen in the reading with this number."""
+        """Add a row of a fence table, of this group or the place's, as seen in the reading with this number.
+
+        *content* is the digest in it.
+        """
         place = self.place
+        numbers = numbers_of(content) if content and len(content) == digest.DIGEST_BYTES else (None, None)
         number = place.group if group is None else group
         self.found.append(
             (
                 transaction_id, bucket_of(transaction_id), 4, state, place.backend, number, place.source,
                 place.partition, 0, reading, None, 0, 0, 0, 0, 0, 0, 1 if is_early else 0, 0, None, None,
+                *numbers, None,
             )
         )  # fmt: skip
 
@@ -280,7 +304,7 @@ class Rows:
         self.found.append(
             (
                 NO_ID, 0, int(kind), 0, place.backend, place.group, place.source, place.partition, start, end, None,
-                0, self.newer, self.strange, count, 0, 0, 0, 0, None, why,
+                0, self.newer, self.strange, count, 0, 0, 0, 0, None, why, *NO_DIGEST,
             )
         )  # fmt: skip
 
@@ -316,34 +340,18 @@ def joined_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, byt
     return found
 
 
-def declared_hash(group: str, index: int, message: TargetMessage) -> int:
-    """Return the hash that this message's target must have."""
-    return message_hash(group, index, message.topic, message.key, message.body, message.headers)
-
-
-def message_hash(
-    group: str, index: int, topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]
-) -> int:
-    """Return a 64-bit hash of the parts of a message that a consumer sees, without txcore's own headers.
+def message_hash(group: str, index: int, message: bytes) -> int:
+    """Return a 64-bit hash of a message's digest, its group and its index.
 
     The group is part of it, because its header may be another group's. So is the index: sums over a transaction differ
     when two messages have changed places.
     """
-    raw_key = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
-    digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8)
-    digest.update(b"\0" + group.encode("utf-8", "surrogatepass") + b"\0")
-    digest.update(_HEAD(index, -1 if raw_key is None else len(raw_key), len(body)))
-    digest.update(raw_key or b"")
-    digest.update(body)
-    if len(headers) > 0:
-        for name in sorted(headers):
-            if name not in _OWN_HEADERS:
-                value = headers[name]
-                raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-                digest.update(_LENGTHS(len(name), len(raw)))
-                digest.update(name.encode("utf-8", "surrogatepass"))
-                digest.update(raw)
-    return int.from_bytes(digest.digest(), "big", signed=True)
+    return hash_of(message + index.to_bytes(4, "big") + group.encode("utf-8", "surrogatepass"))
+
+
+def numbers_of(whole: bytes) -> tuple[int, int]:
+    """Return the first 16 bytes of a digest as two numbers."""
+    return int.from_bytes(whole[:8], "big", signed=True), int.from_bytes(whole[8:16], "big", signed=True)
 
 
 def hash_of(data: bytes) -> int:

@@ -60,6 +60,11 @@ def screened(rows: DataFrame, late_ms: int, fence_only: Sequence[int] = ()) -> D
         F.min(F.when(is_half, F.col("ts_ms"))).alias("half_ms"),
         F.min(F.when(is_end, F.col("ts_ms"))).alias("op_ms"),
         F.max(F.when(is_row, F.col("place") * 8 + F.col("code"))).alias("row_read"),
+        *(
+            F.max(F.when(holds, F.col(f"digest_{part}"))).alias(f"{name}_{part}")
+            for name, holds in (("row", is_row), ("half", is_half), ("target", is_target))
+            for part in ("high", "low")
+        ),
     )
     for number, name in enumerate(FIELDS):
         shifted = F.shiftright("packed", FIELD_BITS * number)
@@ -109,6 +114,12 @@ def _packed() -> Column:
     return packed
 
 
+def _is_as_committed(name: str) -> Column:
+    """Return whether a half, or an only target, has the digest that the fence row has, if that has one."""
+    is_same = (F.col(f"{name}_high") == F.col("row_high")) & (F.col(f"{name}_low") == F.col("row_low"))
+    return F.col("row_high").isNull() | F.coalesce(is_same, F.lit(False))
+
+
 def _is_well(late_ms: int, fence_only: Sequence[int]) -> Column:
     row, declared = F.coalesce(F.col("row_read"), F.lit(0)) % 8, F.col("declared")
     whole = _bit("declared") - 1
@@ -118,7 +129,8 @@ def _is_well(late_ms: int, fence_only: Sequence[int]) -> Column:
     is_committed &= (row == 1) | ((row == 0) & may_lack_row)
     is_rolled_back = (F.col("commits") == 0) & (F.col("rollbacks") == 1) & (F.col("targets") == 0) & row.isin(0, 2)
     by_half = (
-        (F.col("halves") == 1)
+        _is_as_committed("half")
+        & (F.col("halves") == 1)
         & (F.col("half_rows") == declared)
         & declared.between(1, BITS_MAX)
         & (F.col("op_ms") <= F.col("half_ms") + late_ms)
@@ -131,6 +143,7 @@ def _is_well(late_ms: int, fence_only: Sequence[int]) -> Column:
         & F.col("targets").between(1, BITS_MAX)
         & (F.col("mask") == _bit("targets") - 1)
         & (row == SENT)
+        & (F.col("row_high").isNull() | (F.col("targets") == 1) & _is_as_committed("target"))
     )
     is_quiet = (F.col("rows") < ROWS_MAX) & (F.col("disturbed") == 0) & (F.bit_count("backends") == 1)
     return is_quiet & (by_half | by_table)

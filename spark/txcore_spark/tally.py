@@ -17,6 +17,7 @@ from pyspark.sql.window import Window
 
 from txcore.audit.verdicts import FAR, SENT
 from txcore.records import MARK_KINDS, Forced, OpKind, ParkCode
+from txcore_spark import digests
 from txcore_spark.rows import PARK_NUMBERS, Kind
 
 INDEX_MAX: Final = 62
@@ -27,7 +28,7 @@ HASH_MAX: Final = (1 << 63) - 1
 """Highest hash; hashes use all 64 bits."""
 SUMMED: Final = (
     "tx", "bucket", "kind", "code", "backend", "group", "place", "ts_ms", "generation", "index", "count", "hash",
-    "decision", "flags", "deadline_ms",
+    "decision", "flags", "deadline_ms", "digest_high", "digest_low",
 )  # fmt: skip
 """Columns of a row on which a tally rests."""
 EXHAUSTED: Final = PARK_NUMBERS[ParkCode.CHECKS_EXHAUSTED]
@@ -146,7 +147,19 @@ def _row_sums() -> list[Sum]:
         _count("poison", is_parked & F.col("code").isin(*POISON)),
         _high("row_read", is_row, F.col("place") * 8 + F.col("code")),
         _high("row_early", is_row & F.col("code").isin(1, SENT), F.col("flags")),
+        *_digest_sums("row", is_row),
+        *_digest_sums("half", _is(Kind.HALF)),
     ]
+
+
+def _digest_sums(name: str, holds: Column) -> list[Sum]:
+    """Return the columns that say whether rows have digests, and whether these are the same."""
+    found = [_count(f"{name}_digests", holds & F.col("digest_high").isNotNull())]
+    for part in ("high", "low"):
+        value = F.col(f"digest_{part}")
+        found.append(_low(f"{name}_{part}", holds, value, HASH_MAX))
+        found.append(_high(f"{name}_{part}_max", holds, value, HASH_MIN))
+    return found
 
 
 _MERGES: Final = {"sum": F.sum, "min": F.min, "max": F.max, "bit_or": F.bit_or}
@@ -262,6 +275,8 @@ def derived(
         .withColumn("discarded_ms", F.greatest("other_ms", F.when(is_void, 0).otherwise(F.col("exhausted_ms"))))
         .withColumn("decided", F.when(F.col("decided_at") < FAR, F.col("decided_at") % 4).otherwise(0))
         .withColumn("row", F.col("row_read") % 8)
+        .withColumn("altered", F.when(digests.is_altered(), 1).otherwise(0))
+        .withColumn("missent", F.lit(0))
         .withColumn("absence", by_group(judged))
         .withColumn("row_absence", by_group(rows_known))
     )
@@ -275,7 +290,7 @@ def needs_care() -> Column:
     has_parts = (F.col("halves") > 0) & (F.col("all_targets") > 0) & ~is_one
     has_both = (F.col("exhausted") >= 0) & (F.col("decided_at") < FAR)
     is_wide = (F.col("declared") > INDEX_MAX) | (F.col("index_max") >= INDEX_MAX)
-    return (has_parts & ~is_plain) | has_both | is_wide
+    return (has_parts & ~is_plain) | has_both | is_wide | digests.is_vouched()
 
 
 def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
@@ -292,6 +307,8 @@ def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
             F.min(F.when(is_target, F.col("hash"))).alias("lowest"),
             F.max(F.when(is_target, F.col("hash"))).alias("highest"),
             F.count(F.when(is_home, 1)).alias("occurrences"),
+            F.min(F.when(is_target, F.col("digest"))).alias("digest"),
+            F.max(F.when(is_target, F.col("digest"))).alias("last_digest"),
         )
     )
     differs = F.col("lowest").isNotNull() & (
@@ -300,6 +317,9 @@ def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
     targets = per_index.groupBy("tx").agg(
         F.count(F.when(differs, 1)).alias("new_corrupt"),
         F.count(F.when(F.col("occurrences") > 0, 1)).alias("new_present"),
+        F.count(F.when(F.col("digest") != F.col("last_digest"), 1)).alias("twofold"),
+        F.count(F.when(F.col("lowest").isNotNull() & F.col("digest").isNull(), 1)).alias("undigested"),
+        digests.joined_digest().alias("sent_digest"),
     )
     is_exhausted = F.col("decision") == EXHAUSTED
     counts = (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.DISCARD))
@@ -313,6 +333,7 @@ def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
     again = {
         "corrupt": F.when(F.col("halves") == 0, 0).otherwise(F.coalesce("new_corrupt", F.lit(0))),
         "present": F.coalesce("new_present", F.lit(0)),
+        "missent": F.when(digests.is_vouched() & (F.col("undigested") == 0) & digests.is_missent(), 1).otherwise(0),
         "discarded": F.coalesce("new_discarded", F.lit(-1)),
         "discarded_ms": F.coalesce("new_discarded_ms", F.lit(0)),
     }
@@ -347,9 +368,11 @@ def with_unproven(found: DataFrame, sent_known: Mapping[int, Column]) -> DataFra
         is_known = F.when(F.col("group") == number, condition).otherwise(is_known)
     has_nothing = (F.col("row") == SENT) & (F.col("halves") == 0) & (F.col("all_targets") == 0)
     is_unsent = has_nothing & (F.col("absence") == 1) & ~is_known
+    is_unseen = (F.col("missent") > 0) & ~is_known  # a target that was not read may be the one that is missing
     whole = F.when(F.col("unseen") > 0, F.greatest("present", "declared")).otherwise(F.col("present"))
     return (
         found.withColumn("unproven", F.when(is_hidden, HIDDEN).when(is_unsent, UNSENT).otherwise(0))
+        .withColumn("missent", F.when(is_unseen, 0).otherwise(F.col("missent")))
         .withColumn("present", whole)
         .withColumn("row", F.when(F.col("unproven") == UNSENT, F.lit(3)).otherwise(F.col("row")))
     )

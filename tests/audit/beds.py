@@ -54,7 +54,7 @@ class Bed:
             born_ms = time.time_ns() // 1_000_000
             history = self.maker.make(identity_of(born_ms, next(_numbers)), born_ms, kind, size)
             records = [each for each in history.records if parts is None or each.log in parts]
-            rows = [(history.transaction_id, each.body[0]) for each in records if each.log == "row"]
+            rows = [(history.transaction_id, each.body[0], each.body[1:]) for each in records if each.log == "row"]
             write_rows(self.database, "txcore_tx", self.group, rows)
             self.writer.write((history.partition, each) for each in records if each.log != "row")
             self.expected[history.transaction_id] = history.expected

@@ -56,7 +56,7 @@ def rows_and_tallies(seed):
     for identity, each in facts.items():
         is_via_table = each.is_via_table and each.local is Local.COMMITTED
         state = STATES[each.local] if not is_via_table else 3 if each.in_table else SENT
-        table.add_fence_row(identity, state, 1, is_early=each.is_acknowledged)
+        table.add_fence_row(identity, state, 1, is_early=each.is_acknowledged, content=each.digest)
     found += table.found
     targets = judgement.targets_of(cast)
     for identity, journey in casting.journeys(cast).items():

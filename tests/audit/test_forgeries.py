@@ -34,9 +34,18 @@ def test_each_forgery_gets_its_verdict_and_no_other(spark, bed):
     manifest = bed.audit(spark).once()
     assert {tx: verdicts for tx, verdicts in bed.expected.items() if verdicts} == found_in(bed.store(), manifest)
     assert 2 == manifest["exit_code"]
-    unfenced = dict(zip(FORGERIES, bed.expected, strict=False))[Forgery.UNFENCED]
+    made = dict(zip(FORGERIES, bed.expected, strict=False))
+    texts = {bytes(each["tx"]): each["texts"] for each in bed.store().findings(manifest, 100)}
+    assert {
+        Forgery.OTHER_GROUP: ["a target differs from the half"],
+        Forgery.FORCED_BY_NOTHING: [],
+        Forgery.UNFENCED: [],
+        Forgery.REPLACED: ["the half differs from the digest in the fence row"],
+        Forgery.REORDERED: ["the half differs from the digest in the fence row"],
+        Forgery.MISSENT: ["the targets differ from the digest in the fence row"],
+    } == {kind: texts[identity] for kind, identity in made.items()}
     bed.listener = "shop:listener"
-    assert unfenced not in found_in(bed.store(), bed.audit(spark).once())
+    assert made[Forgery.UNFENCED] not in found_in(bed.store(), bed.audit(spark).once())
 
 
 def test_a_doubled_header_differs_from_the_half_in_either_order():

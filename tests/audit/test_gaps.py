@@ -6,6 +6,7 @@ import sqlite3
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from txcore_spark.command import lines_of
 from txcore_spark.plan import FENCE, Range, Source
 from txcore_spark.readers import fence
 from txcore_spark.report import page
-from txcore_spark.rows import Kind, Place
+from txcore_spark.rows import Kind, Place, numbers_of
 from txcore_spark.selftest.writers import write_rows
 from txcore_spark.sources import read_range
 
@@ -164,9 +165,9 @@ def test_records_of_a_newer_txcore_are_read_again_and_counted_once(spark, bed):
 def test_only_the_group_s_fence_rows_are_read_and_old_ones_once(spark, bed):
     """The database sends no rows of other groups; after the cut only an hour's rows are read a second time."""
     old_ms = time.time_ns() // 1_000_000 - 3 * 3_600_000
-    tombstones = [(identity_of(old_ms, number), 2) for number in range(20)]
+    tombstones = [(identity_of(old_ms, number), 2, b"") for number in range(20)]
     write_rows(bed.database, "txcore_tx", bed.group, tombstones)
-    write_rows(bed.database, "txcore_tx", "others", [(identity_of(old_ms, 100 + number), 1) for number in range(300)])
+    write_rows(bed.database, "txcore_tx", "others", [(identity_of(old_ms, 100 + n), 1, b"") for n in range(300)])
     manifest = bed.audit(spark).once()
     assert (0, {}) == (manifest["exit_code"], manifest["counts"])
     logs, recent, old = 30, 10, 20
@@ -185,14 +186,20 @@ def test_a_large_fence_table_is_read_in_parts_and_each_row_once(kind, tmp_path):
         engine = create_engine(url)
         txcore.SqlFence(engine).create()
         engine.dispose()
-        write_rows(url, "txcore_tx", "orders", [(each, 2) for each in made])
-        write_rows(url, "txcore_tx", "others", [(identity_of(begin_ms, 7), 1)])
+        write_rows(url, "txcore_tx", "orders", [(each, 1, sha256(each).digest()) for each in made])
+        write_rows(url, "txcore_tx", "others", [(identity_of(begin_ms, 7), 1, b"")])
         wanted = Range(Source(0, "main", FENCE, "txcore_tx"), Place(0, 0, 0), 0, 1, groups={"orders": 0})
         parts = fence.split(url, wanted, 25)
         assert [(n, n + 1) for n in range(4)] == [(part.start, part.end) for part in parts]
         # A part that begins at an id holds it.
         parts[0], parts[1] = replace(parts[0], upper=made[30]), replace(parts[1], lower=made[30])
         rows = [row for part in parts for batch in read_range(url, part) for row in batch.to_pylist()]
-        assert made == sorted(row["tx"] for row in rows if row["kind"] == Kind.ROW)
+        found = [(row["tx"], row["digest_high"], row["digest_low"]) for row in rows if row["kind"] == Kind.ROW]
+        assert [(each, *numbers_of(sha256(each).digest())) for each in made] == sorted(found)
         assert {Kind.ROW, Kind.COVER, Kind.COST} == {row["kind"] for row in rows}
         assert bytes(16) == fence.pruned_below(url, "txcore_tx")
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE txcore_tx DROP COLUMN digest"))
+        engine.dispose()
+        old = [row for batch in read_range(url, parts[0]) for row in batch.to_pylist() if row["kind"] == Kind.ROW]
+        assert [None] * 30 == [row["digest_high"] for row in old]

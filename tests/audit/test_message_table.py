@@ -42,7 +42,7 @@ def test_row_state_follows_the_message_table(engine):
         state = reader._state(connection, "txcore_tx")
         source = Source(0, "main", FENCE, "txcore_tx")
         wanted = Range(source, Place(0, 0, 0), 0, 1, groups={"orders": 0})
-        rows = {row[0]: row[1] for row in reader._page(connection, wanted, state, bytes(16))}
+        rows = {row[0]: row[1] for row in reader._page(connection, wanted, f"{state}, NULL", bytes(16))}
     assert rows == {sent: SENT, parked: PARKED, dropped: DROPPED, waiting: 3}
 
 

@@ -13,11 +13,12 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812
 from txcore_spark import copies, findings, screening, tally
-from txcore_spark.anomalies import BY, RECIPES, History, Maker, Written, identity_of
+from txcore_spark.anomalies import BY, RECIPES, Forgery, History, Maker, Written, identity_of
 from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
 
 from txcore import wire
 from txcore.audit.verdicts import PARKED, SENT, Thresholds, Verdict
+from txcore.digest import digest_of
 from txcore.history.copies import is_copy
 from txcore.records import Half, Op, OpKind, ParkCode, Parked, TargetMessage
 
@@ -61,8 +62,10 @@ class Case(History):
         self.records.append(Written("parked", wire.encode_parked(entry)))
         return self
 
-    def row(self, state):
-        self.records.append(Written("row", bytes([state])))
+    def row(self, state, *bodies):
+        """Add a fence row, with the digest of messages with these bodies."""
+        digest = digest_of([TargetMessage("t", b"k", body, {}) for body in bodies]) if bodies else b""
+        self.records.append(Written("row", bytes([state]) + digest))
         return self
 
 
@@ -70,6 +73,7 @@ COMMIT, ROLLBACK = (OpKind.COMMIT, {}), (OpKind.ROLLBACK, {})
 FORGED = {"proved_at": 0}  # the place of a CLAIM; a copy that names none gets its proof
 PROOFS = 1_000_000
 """First place of the proofs; the other records are at lower ones."""
+BODIES = b"body 0", b"body 1", b"body 2"
 
 
 def by_hand(new):
@@ -140,6 +144,19 @@ def by_hand(new):
         Case("rolled back by the listener's word, and there", new(), ["LEAK"])
         .half(fenced=False).row(2).target(0).ops(ROLLBACK),
         Case("rolled back and said twice", new(), ["DUP_OP"]).half().row(2).ops(ROLLBACK, ROLLBACK),
+        Case("vouched for", new(), []).half(size=3).row(1, *BODIES).target(0, 1, 2).ops(COMMIT),
+        Case("another order than the row's", new(), ["CORRUPT"]).half(size=2).row(1, *BODIES[1::-1]).target(0, 1)
+        .ops(COMMIT),
+        Case("altered and lost", new(), ["CORRUPT", "LOST"]).half().row(1, b"another").ops(COMMIT),
+        Case("one that was sent", new(), []).row(SENT, *BODIES[:1]).target(0),
+        Case("several that were sent", new(), []).row(SENT, *BODIES).target(0, 1, 2),
+        Case("sent twice", new(), ["DUP_TARGET"]).row(SENT, *BODIES).target(0, 1, 1, 2),
+        Case("sent, and altered", new(), ["CORRUPT"]).row(SENT, b"another").target(0),
+        Case("sent in another order", new(), ["CORRUPT"]).row(SENT, *BODIES[1::-1]).target(0, 1),
+        Case("one of several that were sent is gone", new(), ["CORRUPT"]).row(SENT, *BODIES).target(0, 1),
+        Case("sent, and another one elsewhere", new(), ["CORRUPT"]).row(SENT, *BODIES[:1]).target(0)
+        .target(0, body=b"x", other=True),
+        Case("one of several still waits", new(), []).row(3, *BODIES).target(0),
         Case("refused with a target is none", new(), ["CONFLICT", "LEAK", "MISDECIDED"])
         .half().row(1).target(0).ops(ROLLBACK, COMMIT),
     ]  # fmt: skip
@@ -173,7 +190,8 @@ def landed(cases):
         if written.log == "target":
             rows.add_target(position, written.topic, written.key, written.body, written.headers, ts_ms)
         elif written.log == "row":
-            rows.add_fence_row(case.transaction_id, written.body[0], 1, is_early=True)
+            content = written.body[1:]
+            rows.add_fence_row(case.transaction_id, written.body[0], 1, is_early=True, content=content)
         else:
             {"half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked}[written.log](position, body, ts_ms)
     for position, written in enumerate(w for c in cases if isinstance(c, Case) for w in c.other):
@@ -192,7 +210,7 @@ def judged(spark, tmp_path_factory):
     maker = Maker("g", 1, ["t"], key_as_header=False)
     cases = by_hand(new)
     names = {case.transaction_id: case.name for case in cases}
-    for kind in (None, *RECIPES):
+    for kind in (None, *RECIPES, Forgery.REPLACED, Forgery.REORDERED):
         made = maker.make(new(), BORN_MS, kind)
         for record in list(made.records):
             # Recipes are written for logs without an owner; here one has claimed the partition.
@@ -226,7 +244,9 @@ def test_every_history_gets_exactly_its_verdicts(judged):
 def test_no_verdict_is_without_doubt(judged):
     """Transactions that sums alone prove correct are not judged."""
     assert {} == {name: each for name, each in judged.items() if each[1] and not each[2]}
-    assert not judged["well"][2]
+    assert {"well": 0, "vouched for": 0, "one that was sent": 0} == {
+        name: judged[name][2] for name in ("well", "vouched for", "one that was sent")
+    }
 
 
 def test_every_verdict_on_a_transaction_has_a_history(judged):

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 
 from beds import Bed, found_in
 from txcore_spark.command import Wish, run
-from txcore_spark.job import Audit, Window
+from txcore_spark.job import VERSION, Audit, Window
 from txcore_spark.repair import repair
 
 from txcore.audit.verdicts import Verdict
@@ -158,3 +158,15 @@ def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys
     assert "LEAK" in page
     assert not re.findall(r"(?:src|href)=|url\(|@import|https?://", page)
     assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1))
+
+
+def test_a_step_does_not_build_on_files_of_another_format(bed, monkeypatch):
+    """Their hashes are others; the step reads what the brokers hold, as the first one does."""
+    store, found = bed.store(), []
+    monkeypatch.setattr(Audit, "_step", lambda self, before, window, mode: found.append(before))
+    for version in (VERSION, VERSION - 1):
+        store.finish(store.begin(), {"mode": "incremental", "version": version})
+        Audit(None, bed.loaded(), store).incremental()
+    store.finish(store.begin(), {"mode": "once", "version": VERSION})
+    Audit(None, bed.loaded(), store).incremental()
+    assert [VERSION] * 3 == [each["version"] for each in found]

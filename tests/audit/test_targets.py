@@ -252,7 +252,7 @@ def test_sent_message_whose_topic_nothing_names_is_a_gap(spark, world, bed):
     if not isinstance(world, Rabbitmq):
         pytest.skip("the other brokers list their topics")
     (sent,) = bed.write(None, parts=())
-    write_rows(bed.database, "txcore_tx", bed.group, [(sent.transaction_id, 3)])
+    write_rows(bed.database, "txcore_tx", bed.group, [(sent.transaction_id, 3, b"")])
     tapped, bed.sections = bed.sections, ""
     manifest = bed.audit(spark).incremental()
     assert (3, {"COVERAGE_GAP"}) == (manifest["exit_code"], set(manifest["counts"]))

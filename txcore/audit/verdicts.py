@@ -50,7 +50,7 @@ class Verdict(enum.Enum):
     LEAK = "a target exists of a transaction that was rolled back or discarded"
     PHANTOM = "a target or a decision without a half, and not by the message table"
     MISDECIDED = "the decision is not the database's outcome"
-    CORRUPT = "a target's topic, key, body or headers are not the half's"
+    CORRUPT = "a target's topic, key, body or headers are not the half's, or these are not what the database committed"
     DUP_TARGET = "one target is at several positions", Severity.WARNING
     DUP_OP = "one decision was written several times", Severity.INFO
     STUCK = "undecided for longer than all its checks may take"
@@ -97,6 +97,8 @@ class Tally:
         targets: Targets on the half's own broker, every occurrence.
         present: Different targets among them.
         corrupt: Different targets that differ from the half, on any broker.
+        altered: Whether a copy of the half has other messages than those whose digest the fence row has.
+        missent: The same of the targets of a transaction without a half, which came by the message table.
         target_ms: Time of the newest target; 0 without one.
         commits, rollbacks: Final ops of each kind.
         first_commit, first_rollback: Their first places in the op log; FAR without one.
@@ -124,6 +126,8 @@ class Tally:
     targets: int = 0
     present: int = 0
     corrupt: int = 0
+    altered: int = 0
+    missent: int = 0
     target_ms: int = 0
     commits: int = 0
     rollbacks: int = 0
@@ -218,6 +222,10 @@ def _misdecided(t: Any, _: Thresholds) -> Any:
     return (t.overrides == 0) & (is_wrong_commit | is_wrong_rollback | is_forced_by_nothing)
 
 
+def _corrupt(t: Any, _: Thresholds) -> Any:
+    return (t.corrupt > 0) | (t.altered > 0) | ((t.missent > 0) & (t.absence == 1))
+
+
 def _stuck(t: Any, s: Thresholds) -> Any:
     is_pending = (t.halves > 0) & _is_open(t) & (t.discarded < t.generation)
     return (t.absence == 1) & is_pending & (t.deadline_ms + s.grace_ms < s.now_ms)
@@ -244,7 +252,7 @@ PREDICATES: Final[Mapping[Verdict, Predicate]] = {
     Verdict.LEAK: _leak,
     Verdict.PHANTOM: _phantom,
     Verdict.MISDECIDED: _misdecided,
-    Verdict.CORRUPT: lambda t, _: t.corrupt > 0,
+    Verdict.CORRUPT: _corrupt,
     Verdict.DUP_TARGET: lambda t, _: t.targets > t.present,
     Verdict.DUP_OP: lambda t, _: (t.commits > 1) | (t.rollbacks > 1),
     Verdict.STUCK: _stuck,

@@ -30,6 +30,9 @@ does. A half without an identity, as schema version 1 gives, is decided by the d
 and MariaDB a DDL statement commits the open transaction. Between `prepare` and the commit it makes the transaction
 final too early, which only its end shows; so run no DDL there.
 
+With a fence, the database also holds a digest of the messages that it committed. `txcore audit` finds a half or a
+target with other content; nothing else looks at it.
+
 The listener style writes its half before the listener runs, so a half without a fence row is left to
 `check_local_transaction`, after a tombstone. A listener that forgets `fence(connection)` therefore loses nothing, if
 its check answers rightly. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.

@@ -13,11 +13,12 @@ from txcore.checker import fence_check, immunity
 from txcore.checker.context import CheckContext
 from txcore.checker.decide import Terms
 from txcore.checker.tenure import Tenure
+from txcore.digest import digest_of
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.producer import handles
 from txcore.producer import listener_style as sending
 from txcore.producer.transaction import LocalTransaction, ProducerContext
-from txcore.records import Half
+from txcore.records import Half, TargetMessage
 from txcore.runtime.commands import Call, Flow
 from txcore_conformance.sim import operators
 from txcore_conformance.sim.cast import Cast
@@ -106,6 +107,11 @@ _terms_for = immunity.terms_for
 def missing_row_is_rollback(context: CheckContext, half: Half) -> Terms:
     """Let the fence alone decide a half whose listener may have committed without a row (hole 5)."""
     return structs.replace(_terms_for(context, half), fenced=half.fenced)
+
+
+def digest_of_the_rest(messages: Sequence[TargetMessage]) -> bytes:
+    """Write a digest that leaves the first message out."""
+    return digest_of(messages[1:])
 
 
 _attach = handles.attach

@@ -119,6 +119,7 @@ def judge_all(cast: Cast) -> int:
             is_via_table=identity in cast.database.via_table,
             messages=truth.core.messages,
             in_table=cast.database.table.holds(identity),
+            digest=cast.database.digests.get(identity, b"") if is_committed else b"",
         )
         if facts.is_via_table and journey.halves and journey.final:
             world.note("half of a fallback closed")

@@ -36,6 +36,7 @@ from txcore.message import LocalTransactionState
 from txcore.outbox import relay_steps as relaying
 from txcore.producer import finish as ending
 from txcore.producer import listener_style as sending
+from txcore.producer import transaction as transactions
 from txcore.producer import transaction_flow as flow
 from txcore.producer.transaction import LocalTransaction
 from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution, Status
@@ -366,6 +367,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "ops do not wait to be merged there",
     ),
     "any_database_asked": Mutant("R4", _replace(fence_check, "call", fence_mutants.ask_any_database), STEPPED, RARER),
+    "digest_of_other_messages": Mutant("R15", _replace(transactions, "digest_of", fence_mutants.digest_of_the_rest)),
     "missing_row_is_rollback": Mutant("R4", _replace(log_reader, "terms_for", fence_mutants.missing_row_is_rollback)),
     "handle_without_look": Mutant("R4", _replace(producers, "attach", fence_mutants.commit_without_a_look)),
     "gap_ignored": Mutant("R12", _replace(CoverageGap, "mark", log_mutants.ignore_gap), (KAFKA, RABBITMQ), ARBITRATED),

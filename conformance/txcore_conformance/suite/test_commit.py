@@ -19,7 +19,10 @@ from txcore import (
     TransactionListener,
     current_transaction,
 )
+from txcore.digest import digest_of, joined, message_digest
 from txcore.records import OpKind
+from txcore.wire import HEADER_ID, HEADER_KEY, target_id
+from txcore_conformance.invariants import OWN_HEADERS
 from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Kit
 
 
@@ -203,6 +206,26 @@ def test_database_style_delivers_committed_messages(kit: Kit, topic: str, engine
     kit.history.committed(transaction.transaction_id)
     assert [b"one", b"two"] == sorted(kit.bodies(topic))
     assert 1 == _count(engine)
+
+
+def test_half_and_targets_are_those_of_the_rows_digest(kit: Kit, topic: str, engine: Any, fence: Any) -> None:
+    """What the broker returns has the digest that the database committed (R15)."""
+    import sqlalchemy  # noqa: PLC0415 - the fixture requires it
+
+    with kit.producer(fence=fence).transaction(engine) as transaction:
+        transaction.publish(Message(topic, b"one", b"key", {"trace": "1"}))
+        transaction.publish(Message(topic, b"\0\xff"))
+    kit.history.committed(transaction.transaction_id)
+    with engine.connect() as connection:
+        digest = connection.execute(sqlalchemy.text("SELECT digest FROM txcore_tx")).scalar_one()
+    assert [digest] == [digest_of(half.messages) for half in kit.journey(transaction.transaction_id).halves]
+    targets = {}
+    for each in kit.delivered(topic):
+        headers = {name: value for name, value in each.headers.items() if name not in OWN_HEADERS}
+        key = each.key if each.key is not None else each.headers.get(HEADER_KEY)
+        name = each.headers[HEADER_ID]
+        targets[name.decode() if isinstance(name, bytes) else name] = message_digest(topic, key, each.body, headers)
+    assert digest == joined([targets[target_id(transaction.transaction_id, index)] for index in range(2)])
 
 
 def test_a_block_that_publishes_nothing_leaves_no_trace(kit: Kit, engine: Any, fence: Any) -> None:

@@ -31,14 +31,17 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     engine = create_engine(url)
     try:
         with engine.connect() as connection:
-            expression = _state(connection, wanted.source.name)
-            while page := _page(connection, wanted, expression, last):
+            table = wanted.source.name
+            columns = f"{_state(connection, table)}, {_digest(connection, table)}"
+            while page := _page(connection, wanted, columns, last):
                 count += len(page)
-                for transaction_id, state, group in page:
+                for transaction_id, state, content, group in page:
                     number = wanted.groups.get(group)
                     if number is not None:  # a database may compare names without their case
                         is_early = wanted.reading % 2 == 0
-                        rows.add_fence_row(transaction_id, state, wanted.reading, is_early=is_early, group=number)
+                        rows.add_fence_row(
+                            transaction_id, state, wanted.reading, is_early=is_early, group=number, content=content
+                        )
                 last = page[-1][0]
                 yield from flushed(rows)
     except SQLAlchemyError as error:
@@ -81,16 +84,28 @@ def _state(connection: Connection, table: str) -> str:
     It gives `PARKED` where a message is parked, otherwise 3 while a message waits, `DROPPED` when the rest was dropped,
     and `SENT` when the table holds no message of the transaction.
     """
-    try:
-        connection.execute(text(f"SELECT 1 FROM {table}_msg WHERE 1 = 0"))
-    except SQLAlchemyError:
-        return "f.state"  # no such table: the database was set up by an older txcore
-    finally:
-        connection.rollback()
+    if not _is_there(connection, f"SELECT 1 FROM {table}_msg WHERE 1 = 0"):
+        return "f.state"
     worst = "max(CASE m.parked WHEN 1 THEN 3 WHEN 0 THEN 2 ELSE 1 END)"
     left = f"(SELECT {worst} FROM {table}_msg m WHERE m.transaction_id = f.transaction_id)"
     says = f"CASE {left} WHEN 3 THEN {PARKED} WHEN 2 THEN 3 WHEN 1 THEN {DROPPED} ELSE {SENT} END"
     return f"CASE WHEN f.state = 3 THEN {says} ELSE f.state END"
+
+
+def _digest(connection: Connection, table: str) -> str:
+    """Return the expression for a row's digest."""
+    return "f.digest" if _is_there(connection, f"SELECT digest FROM {table} WHERE 1 = 0") else "NULL"
+
+
+def _is_there(connection: Connection, sql: str) -> bool:
+    """Return whether *sql* runs; if not, the database was set up by an older txcore."""
+    try:
+        connection.execute(text(sql))
+    except SQLAlchemyError:
+        return False
+    finally:
+        connection.rollback()
+    return True
 
 
 def split(url: str, wanted: Range, records_max: int) -> list[Range]:
@@ -129,15 +144,21 @@ def _before(lower: bytes) -> bytes:
     return (int.from_bytes(lower, "big") - 1).to_bytes(ID_BYTES, "big") if any(lower) else bytes(ID_BYTES)
 
 
-def _page(connection: Connection, wanted: Range, state: str, last: bytes) -> list[tuple[bytes, int, str]]:
-    """Return the next rows of the wanted groups and ids; the database sends no others."""
+def _page(
+    connection: Connection, wanted: Range, columns: str, last: bytes
+) -> list[tuple[bytes, int, bytes | None, str]]:
+    """Return the next rows of the wanted groups and ids; the database sends no others.
+
+    Args:
+        columns: The expressions for state and digest.
+    """
     where, values = _where(connection, wanted, last)
     sql = (
-        f"SELECT f.transaction_id, {state}, f.producer_group FROM {wanted.source.name} f {where} "
+        f"SELECT f.transaction_id, {columns}, f.producer_group FROM {wanted.source.name} f {where} "
         "ORDER BY f.transaction_id LIMIT :page"
     )
     found = connection.execute(text(sql), {**values, "page": PAGE_ROWS})
-    page = [(as_bytes(row[0]), int(row[1]), str(row[2])) for row in found]
+    page = [(as_bytes(row[0]), int(row[1]), None if row[2] is None else bytes(row[2]), str(row[3])) for row in found]
     connection.rollback()
     return page
 

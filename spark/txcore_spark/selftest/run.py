@@ -120,7 +120,7 @@ def plant(bed: Bed, count: int, each: int, say: Say, *, seed: int = 1) -> None:
 
     for batch in _batches(histories(), 2_000):
         records = [(history.partition, record) for history in batch for record in history.records]
-        rows = [(h.transaction_id, r.body[0]) for h in batch for r in h.records if r.log == "row"]
+        rows = [(h.transaction_id, r.body[0], r.body[1:]) for h in batch for r in h.records if r.log == "row"]
         write_rows(bed.database, fence.table, bed.group, rows)
         writer.write((p, r) for p, r in records if r.log != "row" and r.phase is Phase.NOW)
         late += [(p, r) for p, r in records if r.phase is Phase.LATE]

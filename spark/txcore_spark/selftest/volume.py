@@ -86,7 +86,7 @@ def _table(ids: Any, columns: Columns, topics: Any) -> pa.Table:
             arrays.append(fixed.cast(pa.binary()))
         elif name == "topic":
             arrays.append(pa.nulls(size, kind) if topics is None else topics)
-        elif name == "text":
+        elif name == "text" or name.startswith("digest"):
             arrays.append(pa.nulls(size, kind))
         else:
             value = columns.get(name, 0)
@@ -113,7 +113,8 @@ def _faults(each: int, start_ms: int) -> tuple[dict[bytes, set[str]], pa.RecordB
             if record.log == "target":
                 rows.add_target(position, record.topic, record.key, record.body, record.headers, ts_ms)
             elif record.log == "row":
-                rows.add_fence_row(history.transaction_id, record.body[0], 1, is_early=True)
+                content = record.body[1:]
+                rows.add_fence_row(history.transaction_id, record.body[0], 1, is_early=True, content=content)
             else:
                 adds: dict[str, Callable[[int, bytes, int | None], None]] = {
                     "half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked,

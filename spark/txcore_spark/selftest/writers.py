@@ -253,18 +253,21 @@ def open_writer(url: str, group: str) -> Writer:
     return writer
 
 
-def write_rows(url: str, table: str, group: str, rows: Sequence[tuple[bytes, int]]) -> None:
-    """Insert fence rows of any state."""
+def write_rows(url: str, table: str, group: str, rows: Sequence[tuple[bytes, int, bytes]]) -> None:
+    """Insert fence rows of any state; an empty digest is none."""
     engine = create_engine(url)
-    sql = text(f"INSERT INTO {table} (transaction_id, state, producer_group) VALUES (:id, :state, :group)")
+    sql = text(
+        f"INSERT INTO {table} (transaction_id, state, producer_group, digest) VALUES (:id, :state, :group, :digest)"
+    )
     if engine.dialect.name in {"mysql", "mariadb"}:
         sql = text(
-            f"INSERT INTO {table} (transaction_id, state, producer_group, created, checks) "
-            "VALUES (:id, :state, :group, CURRENT_TIMESTAMP(6), 0)"
+            f"INSERT INTO {table} (transaction_id, state, producer_group, digest, created, checks) "
+            "VALUES (:id, :state, :group, :digest, CURRENT_TIMESTAMP(6), 0)"
         )
     is_uuid = engine.dialect.name == "postgresql"
     values = [
-        {"id": uuid.UUID(bytes=each) if is_uuid else each, "state": state, "group": group} for each, state in rows
+        {"id": uuid.UUID(bytes=each) if is_uuid else each, "state": state, "group": group, "digest": digest or None}
+        for each, state, digest in rows
     ]
     with engine.begin() as connection:
         for begin in range(0, len(values), CHUNK):
