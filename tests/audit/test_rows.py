@@ -72,7 +72,7 @@ def test_an_op_with_an_absurd_number_is_no_row(name, value):
 
 @given(TIMES)
 def test_the_largest_numbers_of_a_record_fit_into_a_row(appended_ms):
-    """Their sums and any time of the broker fit too."""
+    """Their sums and any time of the broker fit too; the half of that generation is a copy, with a row more."""
     half = msgspec.structs.replace(
         HALF,
         transaction_id=b"\xff" * 16,
@@ -88,7 +88,7 @@ def test_the_largest_numbers_of_a_record_fit_into_a_row(appended_ms):
     found.add_half(1, wire.encode_half(half), appended_ms)
     found.add_ops(1, wire.encode_ops([op]), appended_ms)
     found.add_parked(1, wire.encode_parked(parked), appended_ms)
-    assert (0, 3) == (found.strange, found.take().num_rows)
+    assert (0, 4) == (found.strange, found.take().num_rows)
 
 
 TEXTS = st.text(st.characters(), max_size=30)
