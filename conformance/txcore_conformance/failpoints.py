@@ -13,10 +13,9 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from txcore.lifecycle import ClosedAtExit
-from txcore.producer import asynchronous
 from txcore.records import HalfRecord, OpKind, Resolution
 from txcore.runtime import drivers
-from txcore.runtime.commands import Call, Each, Flow, Spawn
+from txcore.runtime.commands import Call, Each, Spawn
 from txcore.runtime.flow_loop import ANSWERS, Loop
 
 VARIABLE: Final = "TXCORE_FAILPOINT"
@@ -124,27 +123,9 @@ class Watched(ClosedAtExit):
         return self._failpoints.named(future, "checkpoint")
 
 
-def _watched(flow: Flow[Any], failpoints: Failpoints) -> Flow[Any]:
-    """Yield the commands of *flow*, each between its steps; asyncio's driver carries most of them out by itself."""
-    step: Any = flow.send
-    value: Any = None
-    while True:
-        try:
-            command = step(value)
-        except StopIteration as stop:
-            return stop.value
-        failpoints.begin(command, command)
-        try:
-            step, value = flow.send, (yield command)
-        except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
-            step, value = flow.throw, raised
-        finally:
-            failpoints.end(command)
-
-
 def install(failpoints: Failpoints) -> None:
     """Patch the drivers of this process so that every command is a step."""
-    carry_out, run_async = drivers._carry_out, drivers.run_async  # noqa: SLF001 - instrumentation
+    carry_out, carry_out_async = drivers._carry_out, drivers._carry_out_async  # noqa: SLF001 - instrumentation
     dispatch, step = Loop.dispatch, Loop.step
 
     def watched_carry_out(command: Any, caller: Any) -> Any:
@@ -154,8 +135,12 @@ def install(failpoints: Failpoints) -> None:
         finally:
             failpoints.end(command)
 
-    def watched_run_async(flow: Flow[Any], bridge: Any) -> Any:
-        return run_async(_watched(flow, failpoints), bridge)
+    async def watched_carry_out_async(command: Any, bridge: Any) -> Any:
+        failpoints.begin(command, command)
+        try:
+            return await carry_out_async(command, bridge)
+        finally:
+            failpoints.end(command)
 
     def watched_dispatch(self: Loop, task: Any, command: Any) -> Any:
         failpoints.begin(task, command)
@@ -169,6 +154,6 @@ def install(failpoints: Failpoints) -> None:
         step(self, task, value, error)
 
     drivers._carry_out = watched_carry_out  # noqa: SLF001
-    drivers.run_async = asynchronous.run_async = watched_run_async  # type: ignore[attr-defined]
+    drivers._carry_out_async = watched_carry_out_async  # noqa: SLF001
     Loop.dispatch = watched_dispatch  # type: ignore[method-assign]
     Loop.step = watched_step  # type: ignore[method-assign]

@@ -246,18 +246,9 @@ async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
     try:
         while True:
             command = step(value)
-            step, kind = flow.send, type(command)
+            step = flow.send
             try:
-                if kind is HalfRecord:
-                    value = await bridge.append(command)
-                elif kind is Resolution:
-                    value = await bridge.release(command)
-                elif kind is Call:
-                    value = command.function(*command.args)
-                    if value is not None and inspect.isawaitable(value):
-                        value = await value
-                else:
-                    value = await _carry_out_async(command, bridge)
+                value = await _carry_out_async(command, bridge)
             except BaseException as raised:  # noqa: BLE001 - the flow decides, cancellation included
                 step, value = flow.throw, raised
     except StopIteration as stop:
@@ -266,11 +257,18 @@ async def run_async(flow: Flow[R], bridge: AsyncBridge) -> R:
 
 
 async def _carry_out_async(command: Any, bridge: AsyncBridge) -> Any:
+    if isinstance(command, HalfRecord):
+        return await bridge.append(command)
+    if isinstance(command, Resolution):
+        return await bridge.release(command)
     if isinstance(command, Timed):
         try:
             return await asyncio.wait_for(bridge.append(command.half), command.deadline_s)
         except TimeoutError:
             return command.expired()
+    if isinstance(command, Call):
+        value = command.function(*command.args)
+        return await value if inspect.isawaitable(value) else value
     if isinstance(command, Future):
         return await asyncio.wrap_future(command)
     if isinstance(command, Spawn):
