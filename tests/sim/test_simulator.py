@@ -39,6 +39,11 @@ def test_a_resume_of_a_frozen_operator_after_the_faults_is_decided_before_it_is_
     assert run(940_519).violations == ()
 
 
+def test_a_forged_copy_of_an_ended_transaction_may_deliver_it_again():
+    """A seed that failed: no other record of the transaction was read any more, so the fence was asked once more."""
+    assert run(54_003_202).violations == ()
+
+
 def test_a_checkpoint_hides_no_gap_from_the_next_owner():
     """A gap whose owner died before it parked the affected halves causes no second delivery."""
     assert run(286).violations == ()
