@@ -11,6 +11,7 @@ from txcore.records import FINAL_KINDS, Checkpoint, Forced, LogKind, LogRecord, 
 from txcore_conformance import invariants
 from txcore_conformance.invariants import Facts, Local, Promises, TargetFact
 from txcore_conformance.sim.cast import Cast, Style, Truth, journeys
+from txcore_conformance.sim.excuses import is_excused, is_listed
 
 
 def is_judgeable(cast: Cast) -> bool:
@@ -111,8 +112,7 @@ def judge_all(cast: Cast) -> int:
             Local.COMMITTED if is_committed else Local.ROLLED_BACK,
             is_acknowledged=is_committed,
             duplicate_causes=_causes(cast, truth, journey),
-            # A reader from the log's beginning ignores the ops of an owner whose claim was lost.
-            is_excused=identity in cast.lost_tail or truth.core.partition in cast.lost_claims,
+            is_excused=is_excused(cast, journey),
             late_releases=world.late[identity] + before,
             unknown_answers=None if truth.is_fenced else truth.unknown_answers,
             has_contrary_caller=truth.has_contrary_caller,
@@ -129,7 +129,8 @@ def judge_all(cast: Cast) -> int:
         is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
         if journey.is_parked and is_ignored and not facts.is_excused:
             world.break_rule(f"L1 {id_text(identity)} was resumed, but no checker took it up")
-        world.violations.extend(str(violation) for violation in invariants.judge(facts, promises, at_rest=True))
+        is_on_list = journey.is_pending and is_listed(cast, journey)
+        world.violations.extend(str(each) for each in invariants.judge(facts, promises, at_rest=not is_on_list))
     for identity in targets:
         if identity not in cast.lost_tail:
             world.break_rule(f"S5 targets of an unknown transaction {identity.hex()}")

@@ -17,6 +17,7 @@ from txcore_conformance.sim.bounds import Bounds
 from txcore_conformance.sim.cast import GROUP, Cast, Style
 from txcore_conformance.sim.checkers import start_checker
 from txcore_conformance.sim.database import SimDatabase
+from txcore_conformance.sim.excuses import is_excused, is_listed
 from txcore_conformance.sim.judgement import judge_all, watch
 from txcore_conformance.sim.operators import operate, prune
 from txcore_conformance.sim.process import Process
@@ -283,7 +284,6 @@ def _is_at_rest(cast: Cast, *, but_stuck: bool = False) -> bool:
     return cast.database.table.is_drained() and not any(
         journey.is_pending
         and not (but_stuck and journey.transaction_id in cast.truths and cast.truths[journey.transaction_id].is_long)
-        and journey.transaction_id not in cast.lost_tail
-        and journey.partition not in cast.lost_claims
+        and not (is_excused(cast, journey) or is_listed(cast, journey))
         for journey in cast.archive.journeys()
     )
