@@ -163,6 +163,8 @@ class PartitionState(ReadHalves):
         if new.is_unreadable:  # a newer txcore's copy replaces the readable one
             current.note(poison=new.extras.poison, park=new.extras.park)
             self.schedule(current, AT_ONCE_MS)
+        elif new.extras.park is not None and not current.decision:  # its writer had found a gap in the op log
+            current.note(park=new.extras.park)
 
     def read_op(self, position: Position, op: Op) -> bool:
         """Fold one op in log order; returns False for a record under an outdated claim, which changes nothing."""

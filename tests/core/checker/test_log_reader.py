@@ -491,6 +491,16 @@ def test_a_copy_is_not_parked_for_a_gap_in_the_journal_of_another(has_neighbour)
     assert has_neighbour == (world.parked() == [(7, ParkCode.COVERAGE_GAP)])
 
 
+def test_a_known_half_is_parked_for_the_gap_that_its_copy_tells_of():
+    """A half whose copy names no place is parked, although its own record is known: its end may be lost."""
+    world = Owners(listener=lambda _: State.COMMIT)
+    world.half(7)
+    world.copied(7, folded_to=-1, first_appended_ms=world.clock.wall_ms())
+    world.start()
+    world.run(10)
+    assert ([(7, ParkCode.COVERAGE_GAP)], [], []) == (world.parked(), world.delivered(), world.asked)
+
+
 def test_an_op_after_a_gap_is_judged_by_the_claim_in_force_there():
     """A DISCARD under the claim before a gap does not count after a newer claim, even if the gap took that claim."""
     world = Owners(listener=lambda _: State.COMMIT)

@@ -435,6 +435,14 @@ class TestCopies:
         half.note(copied_from=(3, THEIRS))
         assert (3, THEIRS) == place_of(copy_of(tenure, record, half))
 
+    @pytest.mark.parametrize("decision", [0, OpKind.COMMIT])
+    def test_a_copy_from_a_gap_parks_only_what_is_undecided(self, partition, decision):
+        """Its writer did not know the lost ops; a decision that this owner knows holds in spite of them."""
+        half = partition.half(1, A, decision=decision)
+        gap = (ParkCode.COVERAGE_GAP, "ops are gone")
+        partition.half(2, A, extras=Extras(park=gap))
+        assert half.extras.park == (None if decision else gap)
+
     def test_until_it_was_looked_back_for_only_a_final_op_counts(self, partition):
         """A DISCARD counts only after the look-back, because an earlier DECIDED would make it void."""
         partition.claim(50, OURS)
