@@ -9,6 +9,7 @@ from mutant import Mutant
 
 from txcore import message, wire
 from txcore.checker import finish
+from txcore.checker.partition_state import PartitionState
 from txcore.checker.tenure import Tenure
 from txcore.history.log_survey import Survey
 from txcore.ids import IdFactory
@@ -16,6 +17,7 @@ from txcore.records import Parked
 from txcore.sqlfence.async_fence import AsyncSqlFence
 
 _new = IdFactory.new
+_read_half = PartitionState.read_half
 
 
 def new_of_a_millisecond(self, partition_count=1):
@@ -24,6 +26,13 @@ def new_of_a_millisecond(self, partition_count=1):
     if kept is None or kept[:6] != self._clock.wall_ms().to_bytes(6, "big"):
         self.kept = _new(self, partition_count)
     return self.kept
+
+
+def read_half_without_journal(self, position, pending, *place):
+    """Fold a half, and do not look back for the journal of a copy without a proof."""
+    _read_half(self, position, pending, *place)
+    if pending.extras.is_unproven:
+        pending.note(look_back=None)
 
 
 def parked_of_any_number(body):
@@ -45,6 +54,12 @@ MUTANTS = [
         lambda: mock.patch.object(Tenure, "may_judge", property(lambda _: True, lambda *_: None), create=True),
         "tests/core/checker/test_copy_proofs.py::"
         "test_plain_record_that_is_read_before_the_genuine_copy_changes_nothing",
+    ),
+    Mutant(
+        "unproven-copy-without-end",
+        "A copy without a proof is closed by an end that the checkpoint has passed.",
+        lambda: mock.patch.object(PartitionState, "read_half", read_half_without_journal),
+        "tests/core/checker/test_copy_proofs.py::test_unproven_copy_of_a_half_that_has_ended_is_closed_by_its_end",
     ),
     Mutant(
         "operator-believes-copies",

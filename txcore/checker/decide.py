@@ -42,7 +42,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
             resolutions unique. If that is not in force (void, or under an outdated claim), the half continues under the
             next generation: by a copy, or without one where it can only be parked.
         copied_from: Of a carried or resumed copy, the op position at which its journal begins, and the claim in force
-            there; the copy holds all that came before. None where no copy names one.
+            there; the copy holds all that came before. NOWHERE for a copy without a proof, None where no copy names
+            one.
         look_back: The same while the journal is still to be read from there; None when it is known.
         carry_again_ms: Earliest time at which it is carried again.
         copied_ms: Append time of the newest copy, where that is not the start of immunity.

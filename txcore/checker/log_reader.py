@@ -221,8 +221,8 @@ class LogReader:
     def _take_unproven(self, record: LogRecord, half: Half) -> None:
         """Fold a copy without a proof, as if it said nothing; not at all where its half is known without it.
 
-        A fence still decides such a half alone. Any other one is parked under a name of its own: its listener may have
-        answered already, and a half with its id may be parked.
+        A fence still decides such a half alone, unless the op log has its end. Any other one is parked under a name of
+        its own: its listener may have answered already, and a half with its id may be parked.
         """
         state, identity = self._tenure.state, half.transaction_id
         is_known = state.knows(identity)

@@ -38,7 +38,7 @@ def look_back(tenure: Tenure, copies: Sequence[Pending]) -> Flow[None]:
     (position, token), kept_from = starts[0], -1
     clock, limits, state = tenure.context.clock, tenure.context.limits, tenure.state
     until = -1 if state.op_read is None else state.op_read
-    reader = tenure.reader(LogKind.OP, Position(position))
+    reader = tenure.reader(LogKind.OP, None if position < 0 else Position(position))
     deadline_s = clock.elapsed_s() + limits.mark_timeout_s
     try:
         while position < until and reader.passed <= until:
@@ -46,9 +46,10 @@ def look_back(tenure: Tenure, copies: Sequence[Pending]) -> Flow[None]:
                 records = [each for each in reader.read(limits.read_count_max) if each.position <= until]
             except DataLossError as loss:
                 reader.close()
-                reader, records = tenure.reopened(LogKind.OP, loss), []
                 # The claim in force after the gap is not known before one is read, or a copy names it.
                 kept_from, token = until + 1 if loss.first is None else loss.first, b""
+                is_news = any(0 <= begin < kept_from for begin, _ in begins.values())
+                reader, records = tenure.reopened(LogKind.OP, loss, is_news=is_news), []
                 starts = [each for each in starts if each[0] >= kept_from]
             for record in records:
                 position = record.position

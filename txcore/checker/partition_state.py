@@ -67,7 +67,8 @@ class PartitionState(ReadHalves):
         seen = ReadHalf(position, identity, pending.generation, None)
         self._add(seen)
         known = self._known(identity)
-        begins = (folded_to, copied_under) if folded_to >= 0 else None
+        # The checkpoint may have passed the end of an unproven copy's half, so all of the op log is its journal.
+        begins = NOWHERE if pending.extras.is_unproven else (folded_to, copied_under) if folded_to >= 0 else None
         pending.note(copied_from=begins, look_back=begins)
         if known is not None:
             # A copy names the position from which its journal is read, so earlier ops hold no checkpoint back for it.

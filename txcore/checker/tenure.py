@@ -87,10 +87,11 @@ class Tenure:
         """Open a reader of one of the partition's logs."""
         return self.context.backend.read(self.context.group, kind, self.partition, start)
 
-    def reopened(self, kind: LogKind, loss: DataLossError) -> Reader:
-        """Report that a log lost its beginning, and open a reader where it begins now."""
+    def reopened(self, kind: LogKind, loss: DataLossError, *, is_news: bool = True) -> Reader:
+        """Open a reader where a log begins now, which has lost its beginning; report the loss where it is news."""
         event, first = self.context.report.event, loss.first
-        event(names.LOG_TRUNCATED, partition=self.partition, log=kind.value, asked=loss.asked, first=first)
+        if is_news:
+            event(names.LOG_TRUNCATED, partition=self.partition, log=kind.value, asked=loss.asked, first=first)
         return self.reader(kind, None if first is None else Position(first))
 
     def failed(self, error: Exception, began_s: float | None = None) -> None:

@@ -133,6 +133,34 @@ def test_first_half_that_says_it_is_decided_publishes_nothing():
     assert [] == world.delivered()
 
 
+@pytest.mark.parametrize("answer", [FenceAnswer.COMMIT, FenceAnswer.ROLLBACK, FenceAnswer.NO_ANSWER])
+@pytest.mark.parametrize("end", [OpKind.COMMIT, OpKind.ROLLBACK])
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_unproven_copy_of_a_half_that_has_ended_is_closed_by_its_end(end, answer, is_trimmed, caplog):
+    """The checkpoint has passed the half and its end. The copy is neither finished again, nor carried forward.
+
+    That ops before the end are gone is no news: no checkpoint names them.
+    """
+    limits = Limits(replay_max=1, checkpoint_interval_s=0.0)
+    world = Owners(fence=Fence(answer), listener=lambda _: COMMIT, limits=limits)
+    world.op(OpKind.COMMIT, 6)
+    world.half(7, fenced=True)
+    ended_at = world.op(end, 7)
+    if is_trimmed:
+        world.trim(LogKind.OP, ended_at)
+    world.half(8)
+    bounds = world.log(LogKind.HALF)[-1].position, world.op(OpKind.COMMIT, 8)
+    world.half(7, fenced=True, generation=5, messages=OTHER, folded_to=2**60)
+    for number in range(100, 110):
+        world.half(number)
+    world.broker.checkpoints["g", 0] = Checkpoint(*bounds)
+    world.start()
+    world.run(60)
+    assert ([end.name], 2, []) == (world.kinds(7), len(world.copies(7)), world.listed())
+    assert b"forged" not in world.delivered()
+    assert "log.truncated" not in caplog.text
+
+
 @pytest.mark.parametrize(("answer", "kind"), [(FenceAnswer.COMMIT, "COMMIT"), (FenceAnswer.ROLLBACK, "ROLLBACK")])
 @pytest.mark.parametrize("said", [OpKind.COMMIT, OpKind.ROLLBACK])
 def test_fence_decides_the_only_record_of_a_half_if_it_is_an_unproven_copy(answer, kind, said):
