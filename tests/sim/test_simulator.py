@@ -39,8 +39,8 @@ def test_a_resume_of_a_frozen_operator_after_the_faults_is_decided_before_it_is_
     assert run(940_519).violations == ()
 
 
-def test_a_forged_copy_of_an_ended_transaction_may_deliver_it_again():
-    """A seed that failed: no other record of the transaction was read any more, so the fence was asked once more."""
+def test_a_forged_copy_of_an_ended_transaction_delivers_nothing_again():
+    """The copy is the only record of the transaction that is read, and the op log has its end."""
     assert run(54_003_202).violations == ()
 
 
