@@ -75,7 +75,7 @@ def test_what_no_reader_can_know_of_lost_records_breaks_no_rule(seed):
 
 
 def test_a_copy_whose_proof_the_broker_lost_is_excused(logs):
-    """A resumed half is not judged once the proof of its copy is lost; its id stands in no lost record."""
+    """A resumed half is not judged once the proof of its copy is lost; no lost record has its id."""
     logs.half(half_of())
     logs.half(half_of(OTHER))
     copy = logs.prove(copy_of(half_of()))
