@@ -61,7 +61,7 @@ def seconds_until(sidecar: Sidecar, status: int, since_s: float) -> tuple[float,
         if found == status:
             return time.monotonic() - since_s, reasons
         time.sleep(LOOK_S)
-    raise RuntimeError(f"/readyz did not become {status} within {WAIT_S:g} s")
+    raise RuntimeError(f"/readyz did not become {status} within {WAIT_S:g} s: {reasons}")
 
 
 def measure(sidecar: Sidecar, name: str, fault: Fault, hold_s: float) -> None:
