@@ -29,6 +29,9 @@ from txcore.sqlfence.schema import tables_named
 LOOK_S: Final = 0.05
 WAIT_S: Final = 120.0
 TABLE: Final = "txcore_tx"
+SETTLING_S: Final = {"rabbitmq": 190.0}
+"""Time, in seconds, that a new broker runs before it is killed. RabbitMQ 4.3.6 forgot all of its streams when it was
+killed half a minute after it had made the first one."""
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
@@ -97,12 +100,11 @@ def message_table_locked(database_url: str) -> Iterator[None]:
     engine.dispose()
 
 
-def faults_of(server: Any, name: str) -> list[Fault]:
-    """Return the faults of a server's own processes."""
-    return [
-        Fault(f"{name} frozen", server.pause, server.resume),
-        Fault(f"{name} killed", server.kill, server.start),
-    ]
+def faults_of(server: Any, name: str) -> Iterator[Fault]:
+    """Yield the faults of a server's own processes, after a time that it may need for the next one."""
+    yield Fault(f"{name} frozen", server.pause, server.resume)
+    time.sleep(SETTLING_S.get(server.name, 0.0))
+    yield Fault(f"{name} killed", server.kill, server.start)
 
 
 @app.command()
