@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from txcore import wire
-from txcore.errors import BackendTimeoutError, DataLossError, UsageError, WireFormatError
+from txcore.errors import BackendTimeoutError, DataLossError, UsageError
 from txcore.history.folding import Journeys
 from txcore.history.journey import Journey
 from txcore.ids import known_id, parse_id, partition_of
 from txcore.port import Backend
-from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Op, Position
+from txcore.records import Capabilities, Checkpoint, LogKind, LogRecord, Position
 from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.harness import Delivered, Harness
 from txcore_conformance.invariants import (
@@ -270,13 +270,6 @@ def _read(backend: Backend, group: str, kind: LogKind, partition: int) -> tuple[
                 time.sleep(PAUSE_S)
     finally:
         reader.close()
-
-
-def _decoded(record: LogRecord) -> Sequence[Op]:
-    try:
-        return wire.decode_ops(record.body)
-    except WireFormatError:
-        return ()
 
 
 def _target(topic: str, index: int, delivered: Delivered) -> TargetFact:
