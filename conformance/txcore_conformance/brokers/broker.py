@@ -160,7 +160,6 @@ class ManagedBroker(ManagedProcess, Broker):
         super().__init__()
         self._settings = dict(settings)
         self.version_asked_for = version
-        self.usual_port = USUAL_PORTS.get(self.name, 0)
         self.security = security
         self.port = 0
         self.proxy_port = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from txcore_conformance import progress
-from txcore_conformance.brokers.broker import ManagedBroker
+from txcore_conformance.brokers.broker import USUAL_PORTS, ManagedBroker
 from txcore_conformance.brokers.external import PROXIED_VARIABLE, claim_proxied_listener
 from txcore_conformance.brokers.greetings import kafka_answers
 from txcore_conformance.brokers.kafka_programs import (
@@ -40,6 +40,7 @@ class KafkaBroker(ManagedBroker):
     """
 
     name = "kafka"
+    usual_port = USUAL_PORTS[name]
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from txcore_conformance.brokers.broker import ManagedBroker
+from txcore_conformance.brokers.broker import USUAL_PORTS, ManagedBroker
 from txcore_conformance.brokers.greetings import nats_information
 from txcore_conformance.brokers.nats_programs import nats_server
 from txcore_conformance.brokers.security import PASSWORD, USER, Security
@@ -26,6 +26,7 @@ class NatsBroker(ManagedBroker):
     """
 
     name = "nats"
+    usual_port = USUAL_PORTS[name]
 
     def __init__(self, settings: Mapping[str, str], version: str = "", security: Security = Security()) -> None:  # noqa: B008
         self._program = nats_server(version)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
-from txcore_conformance.brokers.broker import ManagedBroker
+from txcore_conformance.brokers.broker import USUAL_PORTS, ManagedBroker
 from txcore_conformance.brokers.external import CONTROL_TIME_MAX_S, CONTROL_VARIABLE
 from txcore_conformance.brokers.greetings import amqp_start, amqp_version
 from txcore_conformance.brokers.rabbitmq_programs import Installation, rabbitmq_installation
@@ -50,6 +50,7 @@ class RabbitmqBroker(ManagedBroker):
     """
 
     name = "rabbitmq"
+    usual_port = USUAL_PORTS[name]
 
     def __init__(self, settings: Mapping[str, str], version: str = "", security: Security = Security()) -> None:  # noqa: B008
         self._installation = rabbitmq_installation(version)
