@@ -35,7 +35,7 @@ from txcore.fence import Fence
 from txcore.history.journey import Journey
 from txcore.ids import TransactionId
 from txcore.port import Backend, SettlesEach
-from txcore.records import Capabilities, Half, Outcome
+from txcore.records import Capabilities, Half, Op, OpKind, Outcome
 from txcore_conformance import oracle
 from txcore_conformance.harness import Delivered, Harness
 from txcore_conformance.oracle import History
@@ -290,7 +290,8 @@ class Kit:
         self.until(holds, "the goal of the checker")
 
     def journey(self, transaction_id: TransactionId) -> Journey:
-        """Return the journey of one transaction in the logs."""
+        """Return the journey of one transaction in the logs, with every op that this test has queued."""
+        self._write_queued_ops()
         found = oracle.journeys(self.backend, self.group)
         return found.get(transaction_id) or Journey(transaction_id, -1)
 
@@ -308,9 +309,19 @@ class Kit:
         """Return every broken invariant of the group, as sentences."""
         if self._first is None or self.history.unjudged:
             return []
+        self._write_queued_ops()
         backend = self.open()  # The test may have closed its connection.
         violations, _ = oracle.judge_group(self.harness, backend, self.group, self.history)
         return [str(violation) for violation in violations]
+
+    def _write_queued_ops(self) -> None:
+        """Wait until each op that a backend queues for a shared record is in its log: a mark comes after it."""
+        tick = Op(OpKind.TICK, secrets.token_bytes(16), 0, "kit", time.time_ns() // 1_000_000)
+        for backend in {id(each): each for each in (self.backend, *self._backends)}.values():
+            with contextlib.suppress(ClosedError):  # It wrote its ops before it closed.
+                marks = [backend.mark(self.group, partition, tick) for partition in range(PARTITION_COUNT)]
+                for mark in marks:
+                    self.wait(mark)
 
     def stop_checkers(self) -> None:
         """Stop every checker of the test."""

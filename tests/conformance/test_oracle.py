@@ -151,6 +151,19 @@ def test_a_half_that_is_pending_at_rest_breaks_l1(kit, topic):
     assert [] == _ids(kit, at_rest=True)
 
 
+def test_a_journey_has_the_ops_that_wait_to_be_merged(kit, topic):
+    """A backend may settle an op before it writes it: `Kit.journey` and `Kit.judge` wait until it is in its log."""
+    merged_s = kit.backend.broker.profile.merge_delay_s
+    kit.backend.broker.schedule = lambda delay_s, action: None if delay_s == merged_s else action()  # a mark writes ops
+    first, second = kit.orphan(Message(topic, b"first")), kit.orphan(Message(topic, b"second"))
+    for transaction in (first, second):
+        kit.history.rolled_back(transaction.transaction_id)
+    first.rollback()
+    assert OpKind.ROLLBACK == kit.journey(first.transaction_id).final
+    second.rollback()
+    assert [] == _ids(kit, at_rest=True)
+
+
 class Silent:
     """A reader that returns nothing for its first reads, as after a lost connection."""
 
