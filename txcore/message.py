@@ -17,7 +17,12 @@ from txcore.records import CHECK_MAX_MAX, WAIT_S_MAX
 HeaderValue = str | bytes
 
 RESERVED_PREFIXES: Final = ("txcore-", "nats-")
-DELAY_HEADERS: Final = frozenset({"x-delay", "x-delay-ms", "delay", "__startdelivertime", "x-schedule"})
+DELAY_HEADERS: Final = frozenset(
+    {"x-delay", "x-delay-ms", "x-schedule"}
+    | {"delay", "__startdelivertime", "timer_delay_ms", "timer_delay_sec", "timer_deliver_ms"}  # RocketMQ's properties
+)
+IMMUNITY_HEADER: Final = "check_immunity_time_in_seconds"
+"""RocketMQ's property for the immunity of one message, which would do nothing here."""
 TRACEPARENT: Final = "traceparent"
 """The header of W3C trace context."""
 MESSAGE_COUNT_MAX: Final = 1_000
@@ -66,8 +71,8 @@ class Message(msgspec.Struct, gc=False):
             NATS: subject); not empty.
         body: The payload; carried unchanged, byte for byte.
         key: The record key (Kafka) or the `txcore-key` header elsewhere; None for none.
-        headers: Carried unchanged; None counts as none. `txcore-*`, `Nats-*` and headers that ask for delay are refused
-            by name.
+        headers: Carried unchanged; None counts as none. `txcore-*`, `Nats-*`, headers that ask for delay, and
+            RocketMQ's `CHECK_IMMUNITY_TIME_IN_SECONDS` are refused by name.
         check_policy: Overrides the group's policy for the transaction; the longest immunity of its messages applies.
 
     Raises:
@@ -206,6 +211,8 @@ def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
         if lowered in DELAY_HEADERS:
             why = "asks for delayed delivery, which a transactional message cannot have; schedule it at the consumer"
             raise _refused_header(topic, name, why)
+        if lowered == IMMUNITY_HEADER:
+            raise _refused_header(topic, name, "has no effect here; give check_policy=CheckPolicy(immunity_s=…)")
 
 
 def _refused_header(topic: str, name: object, why: str) -> MessageRejectedError:

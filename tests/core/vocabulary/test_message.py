@@ -24,6 +24,13 @@ REJECTED = {
         Message("t", b"", headers={"__STARTDELIVERTIME": "5"}),
         'headers["__STARTDELIVERTIME"]',
     ),
+    "a timer of RocketMQ": (Message("t", b"", headers={"TIMER_DELAY_MS": "5"}), 'headers["TIMER_DELAY_MS"]'),
+    "a timer in seconds": (Message("t", b"", headers={"TIMER_DELAY_SEC": "5"}), 'headers["TIMER_DELAY_SEC"]'),
+    "a time of RocketMQ": (Message("t", b"", headers={"TIMER_DELIVER_MS": "5"}), 'headers["TIMER_DELIVER_MS"]'),
+    "RocketMQ's immunity": (
+        Message("t", b"", headers={"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}),
+        'headers["CHECK_IMMUNITY_TIME_IN_SECONDS"]',
+    ),
     "a number as policy": (Message("t", b"", check_policy=6.0), "check_policy"),
     "a schedule": (Message("t", b"", headers={"x-schedule": "5"}), 'headers["x-schedule"]'),
 }
