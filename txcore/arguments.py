@@ -39,7 +39,9 @@ def require_place(backend: object, group: object, fence: object = None, plugins:
 
 
 def require_listener(listener: object, kind: type, owner: str) -> None:
-    """Require that *listener* derives from *kind*, as *owner* calls it; its class alone is a common mistake.
+    """Require that *listener* derives from *kind*, as *owner* calls it, and runs a local transaction.
+
+    Its class alone and Java's names of the methods are common mistakes.
 
     Raises:
         ConfigError: it does not.
@@ -48,6 +50,13 @@ def require_listener(listener: object, kind: type, owner: str) -> None:
         given = f"the class {listener.__name__}" if isinstance(listener, type) else type(listener).__name__
         text = f"listener must be an object that derives from {kind.__name__}, for {owner}; not {given}"
         raise ConfigError(text, key="listener")
+    if not any(_overrides(listener, kind, name) for name in ("execute", "execute_local_transaction")):
+        forms = "execute(transaction, message, arg) or execute_local_transaction(message, arg)"
+        raise ConfigError(f"{type(listener).__name__} must define {forms}", key="listener")
+
+
+def _overrides(listener: object, kind: type, name: str) -> bool:
+    return getattr(getattr(listener, name), "__func__", None) is not getattr(kind, name)
 
 
 def require_check_listener(listener: object) -> None:

@@ -395,12 +395,15 @@ class TestBothForms:
             assert {(each.transaction_id, number) for number, each in enumerate(results)} == seen
             seen.clear()
 
-    def test_a_listener_without_either_is_named(self, backend):
-        """A listener that defines neither form answers UNKNOWN, with an error that says what is missing."""
-        producer = TransactionProducer(backend, "g", listener=TransactionListener())
-        result = producer.send_message_in_transaction(Message("t", b""))
-        assert LocalTransactionState.UNKNOWN is result.local_transaction_state
-        assert "TransactionListener has no execute(transaction, message, arg)" == str(result.error)
+    def test_a_listener_without_either_is_refused(self, backend):
+        """A listener with Java's names of the methods is refused when the producer is made, before its first half."""
+
+        class Java(TransactionListener):
+            def executeLocalTransaction(self, message, arg):  # noqa: N802 - the mistake
+                """Never called."""
+
+        with pytest.raises(ConfigError, match=r"^Java must define execute\(.* or execute_local_transaction\("):
+            TransactionProducer(backend, "g", listener=Java())
 
 
 class TestMisuse:

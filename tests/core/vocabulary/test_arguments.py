@@ -24,9 +24,15 @@ from txcore import (
 class Listener(TransactionListener):
     """Is asked nothing here."""
 
+    def execute(self, transaction, message, arg):
+        """Never called."""
+
 
 class AsyncListener(AsyncTransactionListener):
     """Is asked nothing here."""
+
+    async def execute(self, transaction, message, arg):
+        """Never called."""
 
 
 def producer(opened, **arguments):
