@@ -106,6 +106,18 @@ def test_forgotten_fence_is_seen_the_first_time(sqlite, shop):
     assert shop.delivered == [b"tea", b"milk"]
 
 
+@pytest.mark.parametrize(
+    ("promised", "words"),
+    [(False, "only the answer of check_local_transaction"), (True, "the check would have dropped the message")],
+)
+def test_forgotten_fence_says_what_a_crash_would_have_done(sqlite, shop, promised, words):
+    """A crash would have lost the message only if its listener had promised the row; the error says which."""
+    listener = Listener(sqlite)
+    listener.forgets = True
+    result = send(shop.producer(sqlite.fence, listener=listener, listener_fences=promised))
+    assert words in str(result.error)
+
+
 def test_forgotten_fence_is_logged_without_a_plugin(sqlite, shop, caplog):
     """The alert about a forgotten fence is logged even if the producer has no plugin."""
     listener = Listener(sqlite)

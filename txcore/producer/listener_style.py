@@ -368,11 +368,15 @@ def _vouch(transaction: LocalTransaction) -> Flow[EndResult | None]:
     """
     context = transaction.context
     assert context.fence is not None
+    had_it_died = (
+        "only the answer of check_local_transaction could have shown that the database committed"
+        if transaction.may_lack_row
+        else "the check would have dropped the message, because listener_fences=True promises the row"
+    )
     transaction.notice = FenceMisuseError(
         "the listener answered COMMIT without transaction.fence(connection) in its database transaction. The message "
-        "is sent all the same; had the process died before, only the answer of check_local_transaction could have "
-        "shown that the database committed. Call transaction.fence(connection) first, in each transaction that "
-        "commits; an AsyncTransactionListener awaits it, else it inserts nothing"
+        f"is sent all the same; had the process died before, {had_it_died}. Call transaction.fence(connection) first, "
+        "in each transaction that commits; an AsyncTransactionListener awaits it, else it inserts nothing"
     )
     if context.forgot_fence is not None:
         context.forgot_fence(transaction.transaction_id)
