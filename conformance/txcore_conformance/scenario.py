@@ -78,6 +78,12 @@ class Scenario(abc.ABC):
     def run(self, place: Place) -> None:
         """Run the transaction once, as the service does, in a process that is killed at a step."""
 
+    def restart(self, place: Place) -> None:  # noqa: B027 - most services do nothing
+        """Do after a kill what the service does when it starts again, such as handling an unacknowledged message.
+
+        It runs in a process of its own before the checker, and is not killed. By default it does nothing.
+        """
+
     @abc.abstractmethod
     def committed(self, place: Place) -> Iterable[Any]:
         """Return the names of all records in the database that a message must announce, such as order numbers."""

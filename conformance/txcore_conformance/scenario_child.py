@@ -42,6 +42,7 @@ class Job:
 
     Attributes:
         path: `sys.path` of the parent process.
+        restarts: Whether to call the scenario's `restart` instead of its `run`.
     """
 
     module: str
@@ -53,6 +54,7 @@ class Job:
     outcome: str
     preload: tuple[str, ...] = ()
     failpoint: str = ""
+    restarts: bool = False
 
     def to_json(self) -> str:
         """Return the job as one line."""
@@ -118,7 +120,8 @@ def run(job: Job) -> int:
         sys.path[:] = job.path
         scenario = load(job.module, job.file, job.name)()
         watch(failpoints)
-        scenario.run(Place(job.broker, job.database, failpoints.reach))
+        act = scenario.restart if job.restarts else scenario.run
+        act(Place(job.broker, job.database, failpoints.reach))
     except BaseException:  # noqa: BLE001 - the parent reports it
         outcome.write_text(traceback.format_exc(), encoding="utf-8")
         return 1

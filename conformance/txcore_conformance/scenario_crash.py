@@ -171,12 +171,24 @@ class ScenarioCrash:
             if status < 0 and not is_dead:
                 return Finding(name_of_step, problem=f"the run was ended by signal {-status}"), {}
             steps = {} if is_dead else msgspec.json.decode(outcome.read_bytes(), type=dict[str, Line])
+            if is_dead and (problem := self._restart(job)):
+                return Finding(name_of_step, problem=problem), {}
             self._decide(backend, place)
             finding = self._compare(place, name_of_step)
             if not step and not finding.is_wrong and not finding.both:
                 problem = "the run left no records, so there is nothing to compare"
                 finding = replace(finding, problem=problem, cure=RECORDS)
             return finding, steps
+
+    def _restart(self, job: Job) -> str:
+        """Let the service do what it does after a kill; returns why it could not."""
+        if self._type.restart is Scenario.restart:
+            return ""
+        if self._server.run(replace(job, failpoint="", restarts=True).to_json()) == 0:
+            return ""
+        outcome = Path(job.outcome)
+        text = outcome.read_text(encoding="utf-8") if outcome.exists() else "it was ended by a signal"
+        return f"`restart` ended with an error of its own:\n{text}"
 
     def _decide(self, backend: Backend, place: Place) -> None:
         fence, listener = self._scenario.fence(place), self._scenario.listener(place)

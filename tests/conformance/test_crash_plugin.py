@@ -140,6 +140,19 @@ class Own(Shop):
             tx.publish(txcore.Message("orders", b"one"))
 
 
+class Repeating(Shop):
+    """Handles its message again after each kill, as if it had never handled it."""
+
+    restart = Shop.run
+
+
+class Unrestartable(Shop):
+    """Cannot start again."""
+
+    def restart(self, place):
+        raise ValueError("no kettle")
+
+
 def steps_of(verdict):
     return [finding.step for finding in verdict.findings]
 
@@ -219,3 +232,19 @@ def test_a_step_of_the_users_own_is_killed_at_too():
     """The plugin kills at a step that the user defines, between two transactions."""
     wrong = {finding.step: finding for finding in kill_at_every_step(Own).wrong}
     assert ["one"] == list(wrong["called the bank:1"].lost)
+
+
+def test_a_message_that_comes_again_is_handled_twice_without_an_inbox():
+    """`restart` runs after each kill: the order that was committed before has a second announcement."""
+    verdict = kill_at_every_step(Repeating)
+    doubled = {finding.step for finding in verdict.findings if finding.doubled}
+    assert {"after database COMMIT:1", "before release COMMIT:1"} <= doubled, str(verdict)
+    assert not doubled & {"no kill", "before database COMMIT:1"}
+
+
+def test_a_restart_that_fails_is_reported():
+    """A service that cannot start again has no finding but its error."""
+    verdict = kill_at_every_step(Unrestartable)
+    assert {"no kill"} == {finding.step for finding in verdict.findings if not finding.is_wrong}
+    assert "`restart` ended with an error of its own" in str(verdict)
+    assert "no kettle" in str(verdict)
