@@ -76,10 +76,15 @@ txcore_sqlite.PLUGIN = dataclasses.replace(txcore_sqlite.PLUGIN, consumer=None)
 
 
 def test_unknown_option_is_a_usage_error(txcore):
-    """The command names the unknown option and exits with 2."""
-    ran = txcore("demo", "--nope")
-    assert "No such option: --nope" in ran.errors
-    assert ran.status == 2
+    """A mistake on the command line is one sentence too, names the help that says what is right, and exits with 2."""
+    for arguments, sentence in (
+        (["demo", "--nope"], "no such option: --nope (txcore demo --help)"),
+        (["demo", "--orders"], "option '--orders' requires an argument (txcore demo --help)"),
+        (["doctor", "--group", "shop"], "missing argument 'URL' (txcore doctor --help)"),
+        (["fence", "xyzzy"], "no such command 'xyzzy' (txcore fence --help)"),
+    ):
+        ran = txcore(*arguments)
+        assert (ran.sentence, ran.status, ran.output) == (sentence, 2, "")
 
 
 def test_version(txcore):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 MISUSED: Final = 2
 INTERRUPTED: Final = 130
+HELP: Final = "NoArgsIsHelpError"
+"""Name of the parser's error that is no mistake: a group was named without a command, so its help is shown."""
 
 
 def build_app() -> Typer:
@@ -35,7 +37,7 @@ def build_app() -> Typer:
     from txcore.cli import audit, backends, checker, config, examples, permissions, version  # noqa: PLC0415
     from txcore.cli.demo import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415
-    from txcore.cli.helping import SectionedGroup  # noqa: PLC0415
+    from txcore.cli.helping import SectionedGroup, make_plain  # noqa: PLC0415
     from txcore.cli.operating import commands as operating  # noqa: PLC0415
 
     app = Typer(
@@ -56,16 +58,18 @@ def build_app() -> Typer:
     app.command("permissions")(permissions.permissions)
     app.command("doctor")(doctor)
     examples.add_to(app)
+    make_plain(app)
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 misused, 130 interrupted.
 
-    Every error that txcore raises becomes one sentence on standard error, without a traceback.
+    Every error that txcore raises, and every mistake on the command line, becomes one sentence on standard error,
+    without a traceback.
     """
     try:
-        build_app()(args=None if arguments is None else list(arguments), prog_name="txcore")
+        sys.exit(_run(None if arguments is None else list(arguments)))
     except UsageError as error:
         _print_error(error)
         sys.exit(MISUSED)
@@ -74,6 +78,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _run(arguments: list[str] | None) -> int:
+    """Run the command line, and return its exit code.
+
+    Raises:
+        TxcoreError: it failed; a UsageError: a mistake on the command line.
+    """
+    app = build_app()
+    from typer import Abort, main  # noqa: PLC0415 - see the module's docstring
+
+    from txcore.cli.helping import Misuse, misuse  # noqa: PLC0415
+
+    try:
+        status = main.get_command(app).main(args=arguments, prog_name="txcore", standalone_mode=False)
+    except Misuse as error:
+        if type(error).__name__ != HELP:
+            raise misuse(error) from error
+        error.show()  # type: ignore[attr-defined]
+        return MISUSED
+    except Abort:
+        return INTERRUPTED
+    return status if isinstance(status, int) else 0
 
 
 def _print_error(error: TxcoreError) -> None:

@@ -11,16 +11,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from txcore.cli.config import CONFIG_HELP, say_problems
-from txcore.cli.helping import SectionedGroup
+from txcore.cli.helping import Misuse, SectionedGroup, misuse
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
 from txcore.ids import parse_id
 
 FAILED: Final = 4
 MODES: Final = ("incremental", "once", "continuous")
-
-_Misuse: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""The parser's exception for any mistake on the command line; newer typers include a click of their own."""
 
 
 class _AuditGroup(SectionedGroup):
@@ -125,8 +122,8 @@ def say(error: TxcoreError) -> None:
 def _parsed(action: Callable[[], Any]) -> Any:
     try:
         return action()
-    except _Misuse as error:
-        say(UsageError(f"{error.format_message()} (txcore audit --help)"))  # type: ignore[attr-defined]
+    except Misuse as error:
+        say(misuse(error))
         raise typer.Exit(FAILED) from error
 
 

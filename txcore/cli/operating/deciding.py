@@ -252,7 +252,10 @@ class _Decision:
         if not screen.can_ask:
             raise UsageError("nothing was done: add --yes, as there is no terminal to confirm on")
         word = self._names[plans[0].journey.transaction_id] if len(plans) == 1 else asked.verb.value
-        return bool(screen.err.input(f"type {word} to {asked.verb.value}: ").strip() == word)
+        try:
+            return bool(screen.err.input(f"type {word} to {asked.verb.value}: ").strip() == word)
+        except EOFError:
+            return False
 
     def _not_done(self, plans: Sequence[Plan]) -> int:
         is_dry = bool(self._asked.chosen)
