@@ -195,22 +195,41 @@ class Repairer:
         return found
 
 
-def repair(loaded: Loaded, run: int, *, only: Collection[bytes], apply: bool, say: Callable[[str], None]) -> int:
+def repair(
+    loaded: Loaded, run: int, *, only: Collection[bytes], apply: bool, say: Callable[[str], None], as_json: bool = False
+) -> int:
     """Show the possible repairs after a run, and make them with *apply*; return 0, or 1 if one failed."""
+    show: Callable[[str], None] = (lambda _: None) if as_json else say
     repairer = Repairer(loaded, Store(loaded.config.audit.store), run)
     try:
         planned = repairer.plan(only)
         for each in planned:
-            say(f"{id_text(each.transaction_id)} {each.verdict:<6} {each.what}")
+            show(f"{id_text(each.transaction_id)} {each.verdict:<6} {each.what}")
         can = [each for each in planned if each.resolution is not None]
+        troubles: dict[bytes, str] = {}
+        for each, trouble in repairer.apply(can) if apply else ():
+            troubles[each.transaction_id] = trouble
+            show(f"{id_text(each.transaction_id)} {'FAILED ' + trouble if trouble else 'repaired'}")
+        failed = sum(map(bool, troubles.values()))
         if not apply:
-            say(f"{len(can)} of {len(planned)} findings can be repaired; nothing was written: --apply does it")
-            return 0
-        troubles = 0
-        for each, trouble in repairer.apply(can):
-            troubles += bool(trouble)
-            say(f"{id_text(each.transaction_id)} {'FAILED ' + trouble if trouble else 'repaired'}")
-        say(f"{len(can) - troubles} repaired, {troubles} failed; the next audit shows it")
-        return int(troubles > 0)
+            show(f"{len(can)} of {len(planned)} findings can be repaired; nothing was written: --apply does it")
+        else:
+            show(f"{len(can) - failed} repaired, {failed} failed; the next audit shows it")
+        if as_json:
+            say(msgspec.json.encode([_row(each, troubles.get(each.transaction_id)) for each in planned]).decode())
+        return int(failed > 0)
     finally:
         repairer.close()
+
+
+def _row(planned: Planned, trouble: str | None) -> dict[str, str]:
+    """Return a finding for programs; *trouble* is None where nothing was written."""
+    if planned.resolution is None:
+        result = "refused"
+    elif trouble is None:
+        result = "would_do"
+    else:
+        result = "failed" if trouble else "done"
+    text = trouble or planned.what
+    identity = id_text(planned.transaction_id)
+    return {"transaction_id": identity, "verdict": planned.verdict, "result": result, "text": text}

@@ -120,6 +120,13 @@ def test_an_empty_group_passes(spark, bed):
     shutil.rmtree(bed.folder / "audit")
 
 
+def results_of(text):
+    """Return the result of the only finding of each verdict, and check that a finding has an id and a sentence."""
+    found = json.loads(text)
+    assert all(each["transaction_id"] and each["text"] for each in found)
+    return {each["verdict"]: each["result"] for each in found}
+
+
 def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark, bed, capsys):
     """A dry run writes nothing; a repair is not repeated; the next audit finds the leak and the parked half."""
     audit = bed.audit(spark, grace_s=0)
@@ -132,8 +139,11 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark
     assert {"LOST": 1, "STUCK": 1, "LEAK": 1} == first["counts"]
     loaded, lines = bed.loaded(grace_s=0), []
     assert 0 == repair(loaded, first["number"], only=(), apply=False, say=lines.append)
+    assert 0 == repair(loaded, first["number"], only=(), apply=False, say=lines.append, as_json=True)
+    assert {"LOST": "would_do", "STUCK": "would_do", "LEAK": "refused"} == results_of(lines[-1])
     assert first["counts"] == audit.once()["counts"]
-    assert 0 == repair(loaded, first["number"], only=(), apply=True, say=lines.append)
+    assert 0 == repair(loaded, first["number"], only=(), apply=True, say=lines.append, as_json=True)
+    assert {"LOST": "done", "STUCK": "done", "LEAK": "refused"} == results_of(lines[-1])
     assert 0 == repair(loaded, first["number"], only=(), apply=True, say=lines.append)
     printed = "\n".join(lines)
     assert "publish 0 to orders.created, 2 to orders.created" in printed

@@ -21,6 +21,10 @@ def commands(command=None, before=()):
         yield from commands(each, (*before, name))
 
 
+PATHS = [*commands()]
+GROUPS = {path[:-1] for path in PATHS if path} - {("audit",)}  # which is a command, too
+
+
 @pytest.fixture
 def help_of(capsys, monkeypatch):
     """Return a function that returns the help of a command on 80 columns."""
@@ -34,7 +38,7 @@ def help_of(capsys, monkeypatch):
     return printed
 
 
-@pytest.mark.parametrize("path", [*commands()], ids=" ".join)
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
 def test_help_is_whole_and_ends_with_an_example(path, help_of):
     """No line is longer than 80 columns, no text in brackets is lost, and neither switch nor argument shows a type."""
     text = help_of(path)
@@ -67,7 +71,7 @@ def test_an_example_is_taken_by_its_command(example):
 
 def test_every_command_has_examples_and_no_other():
     """The table of examples has each command once."""
-    assert {" ".join(path) for path in commands()} == set(EXAMPLES)
+    assert {" ".join(path) for path in PATHS} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -98,6 +102,31 @@ def test_results_as_json(txcore, tmp_path):
     wrong = txcore("config", "check", "wrong.toml", "--json")
     assert (2, "") == (wrong.status, wrong.errors)
     assert json.loads(wrong.output)["mistakes"]
+
+
+@pytest.mark.parametrize("path", [each for each in PATHS if each not in GROUPS], ids=" ".join)
+def test_every_command_has_its_result_as_json(path, help_of):
+    """Each command that prints a result prints it for programs, too."""
+    assert "  --json " in help_of(path)
+
+
+def test_what_is_printed_without_a_server_is_printed_as_json(txcore):
+    """The JSON holds the same text, tables and statements as the output for people."""
+    rights = ["permissions", "kafka", "--group", "shop", "--role", "producer", "--target", "orders"]
+    for arguments, text_of in (
+        (rights, lambda found: found["rights"]),
+        (["fence", "ddl", "--dialect", "sqlite"], lambda found: ";\n\n".join(found["statements"]) + ";"),
+    ):
+        ran = txcore(*arguments, "--json")
+        assert (0, "") == (ran.status, ran.errors)
+        assert txcore(*arguments).output.strip() == text_of(json.loads(ran.output))
+    keys = json.loads(txcore("config", "reference", "--json").output)
+    tables = txcore("config", "reference").output
+    assert len(keys) == len(re.findall(r"^\| `", tables, re.MULTILINE)) > 50
+    assert all(f"| `{each['key']}` |" in tables and each["meaning"] in tables for each in keys)
+    assert {"file": "new.toml"} == json.loads(txcore("config", "init", "new.toml", "--json").output)
+    again = txcore("config", "init", "new.toml", "--json")
+    assert (2, "", "new.toml is there already; --force replaces it") == (again.status, again.output, again.sentence)
 
 
 def test_the_demo_as_json(txcore):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from txcore.cli.config import CONFIG_HELP, say_problems
-from txcore.cli.helping import Misuse, SectionedGroup, misuse
+from txcore.cli.helping import JSON_HELP, Misuse, SectionedGroup, misuse
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
 from txcore.ids import parse_id
@@ -83,6 +83,7 @@ def repair(
     config: Config = None,
     only: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this transaction. Repeatable.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write; without it the plan is shown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
     settings: Settings = None,
 ) -> None:
     """Publish lost targets again from their half, and park stuck transactions. Never touches a leaked message.
@@ -94,7 +95,7 @@ def repair(
 
     def action() -> int:
         chosen = {parse_id(each) for each in only or ()}
-        return int(repairing.repair(loaded, number, only=chosen, apply=apply, say=typer.echo))
+        return int(repairing.repair(loaded, number, only=chosen, apply=apply, as_json=as_json, say=typer.echo))
 
     raise typer.Exit(_code(action))
 

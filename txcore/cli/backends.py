@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txcore.cli import guarantees
+from txcore.cli.helping import JSON_HELP
 from txcore.registry import InstalledBackend, installed_backends
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ PROMISES: Final = (
 
 def backends(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="All guarantees, as a page to read.")] = False,
 ) -> None:
     """List the brokers that this installation can use, the missing packages, and the promises of each broker."""

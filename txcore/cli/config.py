@@ -10,12 +10,13 @@ from typing import Annotated, Final
 
 import typer
 
-from txcore.cli.helping import SectionedGroup
+from txcore.cli.helping import JSON_HELP, SectionedGroup
 from txcore.config import FILE_NAME, ConfigFileError, load
-from txcore.config.reference import markdown
+from txcore.config.reference import keys, markdown
 from txcore.config.sample import sample
 from txcore.errors import UsageError
 
+Json = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
 CONFIG_HELP: Final = f"The file [default: {FILE_NAME} here; TXCORE_CONFIG]."
 MODE: Final = 0o600
 """Mode of the files that are written: URLs with passwords may be put into them."""
@@ -30,6 +31,7 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(FILE_NAME),
     *,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write a commented sample: edit its two URLs and run `txcore checker`."""
     try:
@@ -40,14 +42,15 @@ def init(
         raise UsageError(f"{file} is there already; --force replaces it") from error
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from error
-    typer.echo(f"{file} is written: edit the two URLs in it, then run `txcore checker`")
+    said = f"{file} is written: edit the two URLs in it, then run `txcore checker`"
+    typer.echo(json.dumps({"file": str(file)}, indent=2) if as_json else said)
 
 
 @config.command("check")
 def check(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help=CONFIG_HELP)] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Mistakes and groups as JSON, for programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Find mistakes without connecting to any broker; `txcore checker --check-config` also connects.
 
@@ -67,9 +70,9 @@ def check(
 
 
 @config.command("reference")
-def reference() -> None:
+def reference(*, as_json: Json = False) -> None:
     """Show every key as Markdown tables."""
-    typer.echo(markdown().rstrip())
+    typer.echo(json.dumps(list(keys()), indent=2) if as_json else markdown().rstrip())
 
 
 def _private(path: str, flags: int) -> int:

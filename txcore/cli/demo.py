@@ -15,6 +15,7 @@ from rich.console import Console
 from txcore_conformance.demo.settings import Settings
 
 from txcore.backends.options import split_url
+from txcore.cli.helping import JSON_HELP
 from txcore.errors import BackendNotInstalledError, UsageError
 from txcore.signing import KEY_SIZE_MIN, GroupKeys, SigningKeys, keys_file_of
 
@@ -34,7 +35,7 @@ def demo(
     folder: Annotated[
         Path | None, typer.Option("--dir", metavar="FOLDER", help="Folder for the files; they are kept.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep files and tables when it is over.")] = False,
 ) -> None:
     """Take orders while processes are killed at every step, and prove that nothing is lost or leaked."""

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from txcore.backends.options import split_url
+from txcore.cli.helping import JSON_HELP
 from txcore.cli.operating.screen import Screen
 from txcore.errors import BackendNotInstalledError, UsageError
 from txcore.findings import BODY_SIZE, HORIZON_S, Examination, Level, Report, Request, examine
@@ -51,7 +52,7 @@ def doctor(
     dev: Annotated[
         bool, typer.Option("--dev", help="A developer's broker: the marks DEV show what one node may lack.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """Check whether a live broker and database meet the needs of txcore's promises; changes nothing.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typer import Typer
 
 COMMANDS: Final = "Commands"
+JSON_HELP: Final = "The result as JSON, for programs."
 Misuse: Final[type[Exception]] = BadParameter.__mro__[1]
 """The parser's exception for any mistake on the command line; newer typers include a click of their own."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
+from txcore.cli.helping import JSON_HELP
 from txcore.errors import UsageError
 from txcore.permissions import Access, Role
 from txcore.registry import known_schemes, plugin_for
@@ -25,6 +27,7 @@ def permissions(
     ] = None,
     *,
     creates: Annotated[bool, typer.Option("--create", help="Also the right to create the group's objects.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """Print the rights that a user of one group needs on the broker, and no others; asks no server.
 
@@ -41,4 +44,5 @@ def permissions(
     text = plugin_for(url).permissions_of(url, access)
     if text is None:
         raise UsageError(f"{url.partition(':')[0]} has no users of its own, so it has no permissions either")
-    typer.echo(text.rstrip())
+    facts = {"user": access.user, "group": group, "role": role.value, "targets": list(access.targets)}
+    typer.echo(json.dumps({**facts, "rights": text.rstrip()}, indent=2) if as_json else text.rstrip())

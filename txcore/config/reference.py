@@ -19,17 +19,35 @@ KINDS: Mapping[Any, str] = {
 
 def markdown() -> str:
     """Return the tables."""
-    return "\n".join(_section(Config, ())).strip() + "\n"
+    lines = [line for struct, path in _sections(Config, ()) for line in _section(struct, path)]
+    return "\n".join(lines).strip() + "\n"
 
 
-def _section(struct: type[Struct], path: tuple[str, ...]) -> Iterator[str]:
-    sections: list[tuple[tuple[str, ...], type[Struct]]] = []
-    rows = []
+def keys() -> Iterator[dict[str, Any]]:
+    """Yield every key with its section, kind of value, default and meaning, in the order of the tables."""
+    for struct, path in _sections(Config, ()):
+        for key, hint in _keys_of(struct).items():
+            default = getattr(struct(), key)
+            fact = {"section": ".".join(path), "key": key, "value": _kind(hint).replace("`", "")}
+            yield fact | {"default": default, "meaning": description_of(hint)}
+
+
+def _sections(struct: type[Struct], path: tuple[str, ...]) -> Iterator[tuple[type[Struct], tuple[str, ...]]]:
+    """Yield a section and the ones inside it."""
+    yield struct, path
     for key, hint in hints_of(struct).items():
         inner, kind = section_of(hint)
         if inner is not None:
-            sections.append(((*path, key, "NAME") if kind == "each" else (*path, key), inner))
-            continue
+            yield from _sections(inner, (*path, key, "NAME") if kind == "each" else (*path, key))
+
+
+def _keys_of(struct: type[Struct]) -> dict[str, Any]:
+    return {key: hint for key, hint in hints_of(struct).items() if section_of(hint)[0] is None}
+
+
+def _section(struct: type[Struct], path: tuple[str, ...]) -> Iterator[str]:
+    rows = []
+    for key, hint in _keys_of(struct).items():
         default = getattr(struct(), key)
         shown = f"`{toml_value(default)}`" if default not in ("", []) else ""
         rows.append(f"| `{key}` | {_kind(hint)} | {shown} | {description_of(hint)} |")
@@ -42,8 +60,6 @@ def _section(struct: type[Struct], path: tuple[str, ...]) -> Iterator[str]:
         yield "|---|---|---|---|"
         yield from rows
         yield ""
-    for place, inner in sections:
-        yield from _section(inner, place)
 
 
 def _kind(hint: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from types import SimpleNamespace
 
@@ -105,6 +106,7 @@ class TestFence:
         assert world.here("fence", "identity", *database).output == f"identity: {mine}\n"
         asked = ["fence", "adopt", *database, "--reason", "moved", "--former", former, "--by", "anna"]
         assert "dry run" in world.here(*asked).output
+        assert json.loads(world.here(*asked, "--json").output)["dry_run"]
         assert world.fence.identity().adopted == ()
         ran = world.here(*asked, "--yes")
         assert (ran.status, ran.errors) == (0, "")

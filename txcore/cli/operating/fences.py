@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from txcore.cli.helping import SectionedGroup
+from txcore.cli.helping import JSON_HELP, SectionedGroup
 from txcore.cli.operating.listing import now_ms
 from txcore.cli.operating.place import (
     Address,
@@ -68,7 +68,7 @@ def identity(place: Place) -> None:
     screen, address = Screen(as_json=place.as_json), the_database(place)
     with open_fence(address) as fence:
         found: Database = fence.identity()
-    _show_identity(screen, address, found)
+    _show_identity(screen, address, found, {})
 
 
 def adopt(
@@ -90,8 +90,8 @@ def adopt(
     screen, address = Screen(as_json=place.as_json), the_database(place)
     with open_fence(address) as fence:
         found: Database = fence.adopt(reason, acting_name(place), _identity_of(former)) if yes else fence.identity()
-    _show_identity(screen, address, found)
-    if not yes and not place.as_json:
+    _show_identity(screen, address, found, {"dry_run": not yes})
+    if not yes:
         screen.say("dry run, nothing was done; add --yes to do it")
 
 
@@ -103,10 +103,11 @@ def _identity_of(text: str) -> bytes:
     return found
 
 
-def _show_identity(screen: Screen, address: Address, found: Database) -> None:
+def _show_identity(screen: Screen, address: Address, found: Database, more: Mapping[str, bool]) -> None:
     if screen.as_json:
         screen.json(
             {
+                **more,
                 "table": address.table,
                 "identity": found.current.hex() or None,
                 "is_copy": found.is_copy,
@@ -193,6 +194,8 @@ def ddl(
     inbox: Annotated[
         str, typer.Option("--inbox", metavar="NAME", help="Print the tables of this inbox instead, not the fence's.")
     ] = "",
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """Print the statements that create the fence's tables, for psql, mysql or sqlite3. Connects to nothing.
 
@@ -201,7 +204,11 @@ def ddl(
     from txcore.inbox import Inbox  # noqa: PLC0415 - both need SQLAlchemy
     from txcore.sqlfence import SqlFence  # noqa: PLC0415
 
-    for statement in Inbox.ddl(dialect, table=inbox) if inbox else SqlFence.ddl(dialect, table=table):
+    statements = Inbox.ddl(dialect, table=inbox) if inbox else SqlFence.ddl(dialect, table=table)
+    if as_json:
+        Screen(as_json=True).json({"dialect": dialect, "statements": list(statements)})
+        return
+    for statement in statements:
         typer.echo(f"{statement};\n")
 
 

@@ -15,6 +15,7 @@ import typer
 
 from txcore.backends.files import require_file
 from txcore.backends.options import split_url
+from txcore.cli.helping import JSON_HELP
 from txcore.errors import UsageError
 from txcore.operator.operator import Operator
 from txcore.registry import connect
@@ -52,7 +53,7 @@ class Place:
     by: Annotated[
         str, typer.Option(metavar="NAME", help="The operator's name, for the log.", show_default="your login")
     ] = ""
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: stable, documented fields.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False
 
 
 @dataclass(frozen=True, slots=True)
