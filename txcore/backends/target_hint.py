@@ -7,4 +7,4 @@ import shlex
 
 def how_to_make(topic: str) -> str:
     """Return the command that makes a target topic."""
-    return f"`txcore topics create --target {shlex.quote(topic)}` makes it"
+    return f"`txcore topics create --broker URL --target {shlex.quote(topic)}` makes it"

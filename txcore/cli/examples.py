@@ -34,10 +34,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "rollback": ('txcore rollback 5aa3d8ed --why "test data"',),
     "top": ("txcore top", "txcore top --once --json"),
     "relay": ("txcore relay", "txcore relay --once", "txcore relay --layout debezium --table outbox"),
-    "topics": (f"txcore topics create --broker {KAFKA} --group shop",),
+    "topics": (f"txcore topics create --broker {KAFKA} --target orders.created",),
     "topics create": (
-        f"txcore topics create --broker {KAFKA} --group shop",
-        "txcore topics create --partitions 4 --target orders.created",
+        f"txcore topics create --broker {KAFKA} --target orders.created",
+        "txcore topics create --partitions 4 --target orders.created --group shop",
     ),
     "topics verify": (f"txcore topics verify --broker {KAFKA} --group shop",),
     "topics describe": (f"txcore topics describe --broker {KAFKA} --group shop",),

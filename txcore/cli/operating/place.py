@@ -86,8 +86,13 @@ def at_place(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def addresses(place: Place, *, needs_broker: bool = True) -> list[Address]:
+def addresses(place: Place, *, needs_broker: bool = True, needs_group: bool = True) -> list[Address]:
     """Return the named group, else every group of the file.
+
+    Args:
+        place: The options.
+        needs_broker: Whether the command asks the broker.
+        needs_group: Whether it asks about a group; otherwise the group may be "".
 
     Raises:
         UsageError: no option, variable or file names the broker, or two of them contradict each other.
@@ -101,11 +106,12 @@ def addresses(place: Place, *, needs_broker: bool = True) -> list[Address]:
         raise UsageError("--broker and --config are given: use one of them")
     is_enough = broker if needs_broker else broker or database
     if is_enough:
-        if not group and needs_broker:
+        if not group and needs_broker and needs_group:
             raise UsageError("name the producer group with --group or TXCORE_GROUP")
         return [Address(broker, group, database, place.table or TABLE)]
     if not (place.config or environment.get("TXCORE_CONFIG") or Path(FILE_NAME).exists()):
-        named = "--broker and --group" if needs_broker else "--database"
+        named = "--broker" if needs_broker else "--database"
+        named += " and --group" if needs_broker and needs_group else ""
         raise UsageError(f"say where: give {named}, or --config FILE; there is no {FILE_NAME} here")
     found = _from_file(place, group)
     if database:
@@ -143,6 +149,18 @@ def the_address(place: Place, *, needs_broker: bool = True) -> Address:
     if len(found) > 1:
         raise UsageError(f"which group? Name it with --group: {', '.join(each.group for each in found)}")
     return found[0]
+
+
+def the_broker(place: Place) -> Address:
+    """Return the address of the broker, for a command that needs no group; of a file also its only group.
+
+    Raises:
+        UsageError: as for `addresses`, or the file has groups on several brokers and none is named.
+    """
+    found = addresses(place, needs_group=False)
+    if len({each.broker for each in found}) > 1:
+        raise UsageError(f"which broker? Name a group of it with --group: {', '.join(each.group for each in found)}")
+    return found[0] if len(found) == 1 else Address(found[0].broker, "", "", TABLE)
 
 
 def the_database(place: Place) -> Address:

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from txcore.backends.options import split_url
 from txcore.cli.helping import SectionedGroup
-from txcore.cli.operating.place import Place, Session, at_place, opened
+from txcore.cli.operating.place import Place, Session, at_place, opened, the_address, the_broker
 from txcore.cli.operating.screen import Screen
 from txcore.errors import ConfigError, TxcoreError, UsageError
 from txcore.guarantees import BrokerObject
@@ -42,18 +43,24 @@ app = typer.Typer(
 def create(place: Place, targets: Targets = None, partitions: Partitions = 0) -> None:
     """Create the logs that the group needs on its broker, or verify existing ones. Repeating it is harmless.
 
-    With --target also a topic for its messages, where it is missing: a topic of Kafka with the URL's `partitions` and
-    `replication_factor`, a quorum queue of RabbitMQ, a stream of NATS with this subject. Another form is made with the
-    broker's own tools.
+    With --target also a topic for its messages, where it is missing; without a group, only that. It is a topic of Kafka
+    with the URL's `partitions` and `replication_factor`, a quorum queue of RabbitMQ, a stream of NATS with this
+    subject. Another form is made with the broker's own tools.
 
     Exit code: 0 done, 1 the broker refused or has them with other settings, 2 misuse.
     """
     screen = Screen(as_json=place.as_json)
-    with opened(place, screen, may_create=True) as session, screen.busy("asking the broker"):
-        count = _verified(session, lambda: wait_for(session.backend, _ensured(session, partitions), TIMEOUT_S))
+    address = the_broker(place) if targets else the_address(place)
+    if split_url(address.broker).scheme == "memory":
+        raise UsageError("memory:// lives inside one process: no other process can look into it")
+    count = None
+    if address.group:
+        with opened(place, screen, may_create=True) as session, screen.busy("asking the broker"):
+            count = _verified(session, lambda: wait_for(session.backend, _ensured(session, partitions), TIMEOUT_S))
+    with screen.busy("asking the broker"):
         for target in targets or ():
-            _make_target(session.address.broker, target)
-    _show(screen, session, count, targets or ())
+            _make_target(address.broker, target)
+    _show(screen, address.group, count, targets or ())
 
 
 def verify(place: Place) -> None:
@@ -69,7 +76,7 @@ def verify(place: Place) -> None:
                 return survey.partition_count
 
         count = _verified(session, look)
-    _show(screen, session, count)
+    _show(screen, session.address.group, count)
 
 
 def describe(place: Place, partitions: Partitions = 0) -> None:
@@ -87,7 +94,7 @@ def describe(place: Place, partitions: Partitions = 0) -> None:
             count, exists = partitions, False
     objects = objects_of(session.address.broker, session.address.group, count)
     if place.as_json:
-        screen.json(_group_json(session, count, exists=exists) | {"objects": [asdict(each) for each in objects]})
+        screen.json(_group_json(session.address.group, count, exists=exists) | {"objects": [asdict(each) for each in objects]})
         return
     state = f"exists, with {formatting.many(count, 'partition')}" if exists else "does not exist yet"
     screen.say(f"group {session.address.group} {state}", "bold")
@@ -126,14 +133,16 @@ def _verified(session: Session, call: Any) -> int:
     return count
 
 
-def _show(screen: Screen, session: Session, count: int, targets: Sequence[str] = ()) -> None:
+def _show(screen: Screen, group: str, count: int | None, targets: Sequence[str] = ()) -> None:
     if screen.as_json:
-        screen.json(_group_json(session, count, exists=True) | ({"targets": list(targets)} if targets else {}))
+        about = _group_json(group, count, exists=True) if group else {}
+        screen.json(about | ({"targets": list(targets)} if targets else {}))
         return
-    screen.say(f"group {session.address.group} is as it should be: {formatting.many(count, 'partition')}")
+    if count is not None:
+        screen.say(f"group {group} is as it should be: {formatting.many(count, 'partition')}")
     for target in targets:
         screen.say(f"target {target} exists")
 
 
-def _group_json(session: Session, count: int, *, exists: bool) -> dict[str, Any]:
-    return {"group": session.address.group, "exists": exists, "partitions": count if exists else None}
+def _group_json(group: str, count: int | None, *, exists: bool) -> dict[str, Any]:
+    return {"group": group, "exists": exists, "partitions": count if exists else None}
