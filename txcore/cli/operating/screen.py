@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _OBEYED: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+NARROW: Final = 12
+"""Width of the widest column that is never folded; one of whole ids is not either, so that they can be copied."""
+LAST_MIN: Final = 16
+"""Least width that is left to the last column."""
+ID_SIZE: Final = 36
+GAP: Final = 2
 BAR_FROM: Final = 20
 """Least number of steps for which a progress bar is shown."""
 
@@ -63,15 +69,15 @@ class Screen:
         self.out.file.write(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-        """Write a table that folds its last column."""
+        """Write a table; its last column folds, and wide ones before it where nothing else fits."""
         table = Table(box=None, pad_edge=False, header_style="bold")
+        shown = [[harmless(cell) for cell in row] for row in rows]
+        folded = _folded([max(map(len, column)) for column in zip(headings, *shown, strict=True)], self.out.width)
         for number, heading in enumerate(headings):
-            is_last = number == len(headings) - 1
-            table.add_column(
-                heading, justify="right" if heading in right else "left", no_wrap=not is_last, overflow="fold"
-            )
-        for row in rows:
-            table.add_row(*(Text(harmless(cell)) for cell in row))
+            justify: Any = "right" if heading in right else "left"
+            table.add_column(heading, justify=justify, no_wrap=number not in folded, overflow="fold")
+        for row in shown:
+            table.add_row(*map(Text, row))
         self.out.print(table)
 
     def reading(self, count: int) -> None:
@@ -112,3 +118,14 @@ class Screen:
         with Progress(*columns, console=self.err, transient=True) as progress:
             task = progress.add_task(text, total=count)
             yield lambda: progress.advance(task)
+
+
+def _folded(widths: Sequence[int], space: int) -> set[int]:
+    """Return the columns of a table that fold, so that it fits into *space*: the last one, and then the widest."""
+    folded, last = set[int](), len(widths) - 1
+    taken = sum(widths[:-1]) + GAP * last + LAST_MIN
+    for number in sorted(range(last), key=lambda number: -widths[number]):
+        if taken > space and widths[number] > NARROW and widths[number] != ID_SIZE:
+            folded.add(number)
+            taken -= widths[number] - NARROW
+    return folded | {last}
