@@ -62,7 +62,7 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
     try:
         window = window_of(wish)
         settings = loaded.config.audit
-        progress = progress or Progress(quiet=wish.as_json and is_submitted())
+        progress = progress or Progress(quiet=not (wish.is_verbose or sys.stderr.isatty()))
         progress.say("starting Spark")
         with output.caught():
             session = open_session(settings.master, settings.driver_memory, wish.settings, settings.spark_jars)

@@ -1,4 +1,4 @@
-"""Progress of a step: a bar per phase on a terminal, plain lines elsewhere, all on standard error."""
+"""Progress of a step on standard error: a bar per phase on a terminal, plain lines elsewhere if they are wanted."""
 
 from __future__ import annotations
 

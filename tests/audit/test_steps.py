@@ -156,18 +156,19 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark
 
 
 def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys):
-    """The summary is on standard output, the progress on standard error; the page loads nothing from other hosts."""
+    """The summary is on standard output, no progress without a terminal; the page loads nothing from other hosts."""
     bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
     code = run(bed.loaded(), Wish(mode="once", as_json=True))
     printed = capsys.readouterr()
     summary = json.loads(printed.out)
     assert 2 == code == summary["exit_code"]
     assert {"LEAK": 1, "DISCARDED": 1} == summary["counts"]
-    assert "freezing the ends" in printed.err
+    assert "" == printed.err
     page = Path(summary["report"]).read_text(encoding="utf-8")
     assert "LEAK" in page
     assert not re.findall(r"(?:src|href)=|url\(|@import|https?://", page)
-    assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1))
+    assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1, is_verbose=True))
+    assert "freezing the ends" in capsys.readouterr().err
 
 
 def test_a_step_does_not_build_on_files_of_another_format(bed, monkeypatch):

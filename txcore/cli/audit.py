@@ -12,6 +12,7 @@ import typer
 
 from txcore.cli.config import CONFIG_HELP, say_problems
 from txcore.cli.helping import JSON_HELP, Misuse, SectionedGroup, misuse
+from txcore.cli.operating.screen import Screen
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
 from txcore.ids import parse_id
@@ -57,7 +58,9 @@ def run(
     no_land: Annotated[
         bool, typer.Option("--no-land", help="With once: leave findings and report, but no rows. For small runs.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also show Spark's own output.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also show Spark's own output, and the phases without a terminal.")
+    ] = False,
     settings: Settings = None,
 ) -> None:
     """Audit once, from the point where the last run stopped, or for ever.
@@ -94,8 +97,12 @@ def repair(
     repairing = module("repair")
 
     def action() -> int:
-        chosen = {parse_id(each) for each in only or ()}
-        return int(repairing.repair(loaded, number, only=chosen, apply=apply, as_json=as_json, say=typer.echo))
+        chosen, said = {parse_id(each) for each in only or ()}, list[str]()
+        try:
+            with Screen(as_json=as_json).busy():
+                return int(repairing.repair(loaded, number, only=chosen, apply=apply, as_json=as_json, say=said.append))
+        finally:
+            typer.echo("\n".join(said), nl=bool(said))
 
     raise typer.Exit(_code(action))
 

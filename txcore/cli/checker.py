@@ -71,14 +71,16 @@ def checker(
 
 
 def _probe(loaded: Loaded, *, as_json: bool) -> int:
-    from txcore.sidecar.probing import probe  # noqa: PLC0415 - as above
+    from txcore.cli.operating.screen import Screen  # noqa: PLC0415 - as above
+    from txcore.sidecar.probing import probe  # noqa: PLC0415
 
+    found_each = Screen(as_json=as_json).awaited(probe(loaded), "trying what the configuration names")
     if as_json:
-        probes = [{"key": each.key, "is_well": each.is_well, "text": _line(each.text)} for each in probe(loaded)]
+        probes = [{"key": each.key, "is_well": each.is_well, "text": _line(each.text)} for each in found_each]
         typer.echo(json.dumps(probes, indent=2))
         return 0 if all(each["is_well"] for each in probes) else PROBE_FAILED
     is_well = True
-    for found in probe(loaded):
+    for found in found_each:
         is_well = is_well and found.is_well
         typer.echo(f"{'ok  ' if found.is_well else 'FAIL'} {found.key}: {_line(found.text)}")
     typer.echo(

@@ -62,15 +62,14 @@ def doctor(
         raise UsageError("memory:// lives inside one process: there is no live broker to examine")
     split_url(monitor)
     request = Request(group, tuple(target or ()), max_body, horizon, monitor)
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, Screen(as_json=as_json).busy("asking broker and database"):
         # All are opened before the first check, so that a wrong URL or password is said at once.
         broker = _broker(stack, url, request)
         undecided = broker[-1].subject.undecided
         examinations = [*broker, *_database(stack, database, table, mode, undecided), *_callbacks(callback or ())]
         report = Report((), ())
-        with Screen(as_json=as_json).busy("asking broker and database"):
-            for examination in examinations:
-                report = report.joined(examine(examination))
+        for examination in examinations:
+            report = report.joined(examine(examination))
     report = report.for_developer() if dev else report
     if as_json:
         typer.echo(json.dumps(_as_json(report), indent=2))

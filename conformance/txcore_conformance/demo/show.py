@@ -1,4 +1,4 @@
-"""The demo's output: while it runs, on a terminal or line by line, and at its end."""
+"""The demo's output: while it runs, on a terminal, and at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from sqlalchemy import make_url
 
-from txcore.clock import SystemClock
 from txcore.ids import id_text
 from txcore_conformance.demo.plan import STEPS
 from txcore_conformance.demo.run import Report
@@ -24,24 +23,24 @@ from txcore_conformance.demo.settings import Settings, is_declined
 from txcore_conformance.demo.supervisor import Progress
 from txcore_conformance.invariants import Invariant, Violation
 
-LINE_EVERY_S: Final = 2.0
 VIOLATIONS_SHOWN_MAX: Final = 5
 
 
 @contextmanager
 def watch(console: Console, settings: Settings) -> Iterator[Callable[[Progress], None]]:
-    """Announce the run, and yield a function that shows its progress: bars on a terminal, else a line every 2 s."""
+    """Announce the run, and yield a function that shows its progress: bars, if standard error is a terminal."""
     broker, database = urlsplit(settings.broker_url).scheme, make_url(settings.database_url).get_backend_name()
     console.print(
         f"[bold]{settings.orders} orders[/], each a row in {database} and a message on {broker}: both or neither.\n"
         f"{settings.workers} processes take them, and are killed (SIGKILL) at every step of the way.",
         soft_wrap=True,
     )
-    if not console.is_terminal:
-        yield _lines(console)
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield lambda _: None
         return
     columns = (TextColumn("{task.description:<20}"), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=console, transient=True) as bars:
+    with Bars(*columns, console=errors, transient=True) as bars:
         declined = sum(is_declined(number) for number in range(1, settings.orders + 1))
         orders = bars.add_task("orders committed", total=settings.orders - declined)
         messages = bars.add_task("messages applied", total=settings.orders - declined)
@@ -53,25 +52,6 @@ def watch(console: Console, settings: Settings) -> Iterator[Callable[[Progress],
             bars.update(kills, completed=progress.kills, total=max(settings.kills_min, progress.kills))
 
         yield show
-
-
-def _lines(console: Console) -> Callable[[Progress], None]:
-    clock = SystemClock()
-    began_s = clock.elapsed_s()
-    next_s = began_s
-
-    def show(progress: Progress) -> None:
-        nonlocal next_s
-        now_s = clock.elapsed_s()
-        if now_s >= next_s:
-            next_s = now_s + LINE_EVERY_S
-            console.print(
-                f"{now_s - began_s:5.1f} s  {progress.ordered:5} orders  {progress.applied:5} applied  "
-                f"{progress.kills:3} killed  {progress.pending:3} in doubt",
-                highlight=False,
-            )
-
-    return show
 
 
 def conclude(console: Console, report: Report) -> None:

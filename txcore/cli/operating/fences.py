@@ -22,7 +22,7 @@ from txcore.cli.operating.place import (
     open_session,
     the_database,
 )
-from txcore.cli.operating.screen import Screen
+from txcore.cli.operating.screen import ASKING, Screen
 from txcore.errors import UsageError
 from txcore.history.resuming import resumable_id
 from txcore.ids import TransactionId, born_ms, first_id_at, id_text
@@ -52,7 +52,7 @@ def create(place: Place) -> None:
     Exit code: 0 done, 1 the database refused, 2 misuse.
     """
     screen, address = Screen(as_json=place.as_json), the_database(place)
-    with open_fence(address, may_create=True) as fence:
+    with open_fence(address, may_create=True) as fence, screen.busy(ASKING):
         fence.create()
     if place.as_json:
         screen.json({"table": address.table, "exists": True})
@@ -66,7 +66,7 @@ def identity(place: Place) -> None:
     Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
     """
     screen, address = Screen(as_json=place.as_json), the_database(place)
-    with open_fence(address) as fence:
+    with open_fence(address) as fence, screen.busy(ASKING):
         found: Database = fence.identity()
     _show_identity(screen, address, found, {})
 
@@ -88,7 +88,7 @@ def adopt(
     Exit code: 0 done (or dry run), 1 the database refused, 2 misuse, or nothing to adopt.
     """
     screen, address = Screen(as_json=place.as_json), the_database(place)
-    with open_fence(address) as fence:
+    with open_fence(address) as fence, screen.busy(ASKING):
         found: Database = fence.adopt(reason, acting_name(place), _identity_of(former)) if yes else fence.identity()
     _show_identity(screen, address, found, {"dry_run": not yes})
     if not yes:

@@ -46,11 +46,12 @@ def relay(
     """
     screen = Screen(as_json=place.as_json)
     with _opened(place, layout, column or ()) as made:
-        if once:
-            made.run_once()
-            status = 0
-        else:
-            status = 0 if _serve(made) else NOT_DRAINED
+        with screen.busy("sending" if once else "sending; Ctrl-C ends it"):
+            if once:
+                made.run_once()
+                status = 0
+            else:
+                status = 0 if _serve(made) else NOT_DRAINED
         _show(screen, made.stats())
     if status:
         raise typer.Exit(status)

@@ -27,6 +27,7 @@ LAST_MIN: Final = 16
 """Least width that is left to the last column."""
 ID_SIZE: Final = 36
 GAP: Final = 2
+ASKING: Final = "asking the database"
 BAR_FROM: Final = 20
 """Least number of steps for which a progress bar is shown."""
 
@@ -87,8 +88,12 @@ class Screen:
 
     @contextmanager
     def busy(self, text: str = "reading the logs") -> Iterator[None]:
-        """Show on a terminal that the command is working."""
+        """Show on a terminal that the command is working; `sys.stdout` is the terminal meanwhile, `out` is not."""
         if not self.err.is_terminal:
+            yield
+            return
+        if self._status is not None:
+            self._status.update(text)
             yield
             return
         with self.err.status(text) as status:
@@ -97,6 +102,17 @@ class Screen:
                 yield
             finally:
                 self._status = None
+
+    def awaited(self, items: Iterable[T], text: str) -> Iterator[T]:
+        """Yield *items*, and show on a terminal that the command is working on the next one."""
+        coming = iter(items)
+        while True:
+            with self.busy(text):
+                try:
+                    item = next(coming)
+                except StopIteration:
+                    return
+            yield item
 
     def steps(self, items: Sequence[T], text: str) -> Iterator[T]:
         """Yield *items* with a progress bar, if there are many and this is a terminal."""

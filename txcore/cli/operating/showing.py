@@ -37,7 +37,8 @@ def show(
     with opened(place, screen) as session:
         with screen.busy():
             journey = find(session.operator, session.address.group, wanted)
-        asked = ask_fence(session.fence, journey)
+        with screen.busy("asking the fence"):
+            asked = ask_fence(session.fence, journey)
     if place.as_json:
         shown = to_json.journey(journey, now_ms(), bodies=bodies)
         screen.json(shown | {"fence": to_json.fence(asked.reading), "fence_row": to_json.fence_row(asked.row)})

@@ -12,7 +12,7 @@ import typer
 from txcore import wire
 from txcore.cli.helping import SectionedGroup
 from txcore.cli.operating.place import Address, Place, acting_name, at_place, open_fence, the_database
-from txcore.cli.operating.screen import Screen
+from txcore.cli.operating.screen import ASKING, Screen
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import id_text, parse_id
 from txcore.operator import formatting
@@ -63,7 +63,7 @@ def parked(
     Exit code: 0 done, 1 the database cannot be reached, 2 misuse.
     """
     screen = Screen(as_json=place.as_json)
-    with _table(place) as table:
+    with _table(place) as table, screen.busy(ASKING):
         found = table.parked(limit, is_dropped=dropped)
     if place.as_json:
         screen.json([_row(each) for each in found])
@@ -83,7 +83,7 @@ def resume(
     Exit code: 0 done, 1 the database cannot be reached, or one of them has none parked, 2 misuse.
     """
     asked = [parse_id(each) for each in ids]
-    with _table(place) as table:
+    with _table(place) as table, Screen(as_json=place.as_json).busy(ASKING):
         counts = {identity: table.resume(identity) for identity in asked}
     _show_counts(place, counts, "to be sent again")
 
@@ -101,7 +101,7 @@ def drop(
     """
     asked = [parse_id(each) for each in ids]
     by = acting_name(place)
-    with _table(place) as table:
+    with _table(place) as table, Screen(as_json=place.as_json).busy(ASKING):
         counts = {identity: table.give_up(identity, why, by) for identity in asked}
     _show_counts(place, counts, "dropped")
 

@@ -85,7 +85,7 @@ def describe(place: Place, partitions: Partitions = 0) -> None:
     Exit code: 0, 2 misuse.
     """
     screen = Screen(as_json=place.as_json)
-    with opened(place, screen, may_create=True) as session:
+    with opened(place, screen, may_create=True) as session, screen.busy("asking the broker"):
         try:
             count, exists = existing_partitions(session.backend, session.address.group), True
         except ConfigError:
@@ -94,7 +94,9 @@ def describe(place: Place, partitions: Partitions = 0) -> None:
             count, exists = partitions, False
     objects = objects_of(session.address.broker, session.address.group, count)
     if place.as_json:
-        screen.json(_group_json(session.address.group, count, exists=exists) | {"objects": [asdict(each) for each in objects]})
+        screen.json(
+            _group_json(session.address.group, count, exists=exists) | {"objects": [asdict(each) for each in objects]}
+        )
         return
     state = f"exists, with {formatting.many(count, 'partition')}" if exists else "does not exist yet"
     screen.say(f"group {session.address.group} {state}", "bold")
