@@ -22,6 +22,7 @@ from txcore.message import CheckPolicy
 from txcore.port import Backend, Claim
 from txcore.runtime.commands import Call
 from txcore.runtime.flow_loop import Loop, Task
+from txcore.testing.broker import KIT_MEMBER
 from txcore.testing.clock import ManualClock
 
 SWEEP_TIMEOUT_S: Final = 30.0
@@ -99,6 +100,7 @@ class KitChecker(Checker):
             listener=listener,
             fence=fence,
             policy=policy,
+            member=KIT_MEMBER,
             limits=limits,
             plugins=plugins,
             clock=clock,

@@ -13,12 +13,13 @@ from txcore.checker.limits import Limits
 from txcore.errors import BackendUnavailableError, TxcoreError, UsageError
 from txcore.fence import AnyFence, AsyncFence, Fence
 from txcore.listener import AsyncTransactionListener, CheckListener, TransactionListener
-from txcore.memory import STRONG, MemoryBackend, MemoryBroker, Profile, reachable
+from txcore.memory import STRONG, MemoryBackend, Profile, reachable
 from txcore.message import CheckPolicy, HeaderValue, Message
 from txcore.message_table import ModeName
 from txcore.producer.asynchronous import AsyncTransactionProducer
 from txcore.producer.producer import TransactionProducer
 from txcore.testing import draining, topics
+from txcore.testing.broker import KitBroker
 from txcore.testing.checking import KitChecker, Waiting
 from txcore.testing.clock import ManualClock
 from txcore.testing.draining import DrainReport
@@ -66,7 +67,7 @@ class Kit:
 
     def __init__(self, profile: Profile = STRONG) -> None:
         self.clock = ManualClock()
-        self.broker = MemoryBroker(profile, clock=self.clock)
+        self.broker = KitBroker(profile, self.clock)
         self.backend = MemoryBackend(self.broker)
         self._open = ExitStack()
         self.url: str = self._open.enter_context(reachable(self.broker, f"kit-{next(_numbers)}"))
@@ -121,8 +122,10 @@ class Kit:
     ) -> Checker:
         """Return a checker on the kit's broker and clock, which `drain` uses for this group from now on.
 
-        Its `run_once()` judges the halves that are due by the clock, as after `kit.clock.advance(6)`.
+        Its `run_once()` judges the halves that are due by the clock, as after `kit.clock.advance(6)`. A checker that
+        the service runs by itself then stays a spare.
         """
+        self.broker.reserve(group)
         known = self._group(group)
         known.fence = fence or known.fence
         if known.checker is not None:

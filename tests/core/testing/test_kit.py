@@ -224,6 +224,22 @@ def test_service_with_its_own_objects_uses_the_url(kit, shop):
     kit.assert_published("orders.created", count=1)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_checker_that_the_service_runs_is_a_spare(kit, shop, is_first):
+    """Beside the kit's checker, made before it or after it, it decides nothing, and `drain` does."""
+    with txcore.connect(kit.url) as backend:
+        producer = txcore.TransactionProducer(backend, "shop", fence=shop.fence)
+        if is_first:
+            kit.checker("shop", fence=shop.fence)
+        with txcore.Checker(backend, "shop", fence=shop.fence) as own:
+            kit.checker("shop", fence=shop.fence)
+            with kit.crash_after("database commit"):
+                shop.place(producer)
+            assert 1 == kit.drain().committed
+            assert 0 == own.counts["commit"]
+    kit.assert_published("orders.created", count=1)
+
+
 @pytest.mark.parametrize("has_relay", [False, True])
 def test_table_of_a_service_with_its_own_producer_is_drained(kit, shop, has_relay):
     """The kit knows the fence by its checker, so it shows and relays what waits in that fence's message table."""
