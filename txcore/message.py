@@ -176,7 +176,8 @@ def _require_types(message: Message) -> None:
     if not isinstance(message.body, bytes):
         raise _of_wrong_type(topic, "body", "bytes", message.body, "; encode it first, as Message.json does")
     if message.key is not None and not isinstance(message.key, bytes):
-        raise _of_wrong_type(topic, "key", "bytes or None", message.key, "; encode it first, as Message.json does")
+        advice = "; encode it first; Message.json takes a text, too: key=str(…)"
+        raise _of_wrong_type(topic, "key", "bytes or None", message.key, advice)
 
 
 def _without_topic(topic: object) -> MessageRejectedError:

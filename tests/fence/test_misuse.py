@@ -7,6 +7,7 @@ import sqlite3
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
@@ -326,6 +327,19 @@ def test_things_that_are_no_connection_are_refused(sqlite):
         with pytest.raises(ConfigError, match=f"{kind.__name__} takes a SQLAlchemy .*not a builtins.str") as refused:
             kind("sqlite:///business.db")
         assert refused.value.key == "engine"
+
+
+@pytest.mark.parametrize(
+    ("fence", "session", "words"),
+    [
+        (txcore.SqlFence, Session, r"integrations\.session\.SessionPublisher"),
+        (txcore.AsyncSqlFence, AsyncSession, r"integrations\.async_session\.AsyncSessionPublisher"),
+    ],
+)
+def test_session_in_place_of_an_engine_is_told_its_publisher(fence, session, words):
+    """`producer.transaction(session)` is what a user of the ORM writes first."""
+    with pytest.raises(ConfigError, match=words):
+        fence(session())
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,9 @@ def test_a_port_that_is_taken_is_said_so():
     """The error comes before anything is started."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(
+            ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use; http.port=0 takes"
+        ):
             WebServer("127.0.0.1", port)
 
 

@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
 
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.fence import FenceAnswer
-from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine
+from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSession
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Readings, no_answers
 from txcore.sqlfence.connections import border_of
@@ -55,6 +56,9 @@ def require_engine(user: type[Any], engine: object, *, is_async: bool) -> None:
     text = f"{name} takes a SQLAlchemy {wanted}, not a {type(engine).__module__}.{type(engine).__qualname__}"
     if isinstance(engine, Engine | AsyncEngine):
         text = f"{name} takes a SQLAlchemy {wanted}, and this is an {type(engine).__name__}: use {other}"
+    elif isinstance(engine, Session | AsyncSession):
+        publisher = "async_session.AsyncSessionPublisher" if is_async else "session.SessionPublisher"
+        text += f"; publish in a Session by txcore.integrations.{publisher}"
     raise ConfigError(text, key="engine")
 
 

@@ -63,6 +63,13 @@ def test_a_text_is_refused_where_the_message_is_made(fields, reason):
         validate_message(message)
 
 
+def test_a_number_as_key_is_named_with_what_to_write():
+    """A row's number is the usual key, and `Message.json` takes it as a text."""
+    with pytest.raises(MessageRejectedError, match=r"not int .*Message\.json takes a text, too: key=str\(…\)"):
+        Message.json("t", {"order": 1}, key=1)
+    assert b"1" == Message.json("t", {"order": 1}, key=str(1)).key
+
+
 def test_an_ordinary_message_is_taken():
     """A message may have any bytes, any key, and text and binary headers."""
     validate_message(Message("t", b"\x00\xff", key=b"", headers={"a": "text", "b": b"\xff", "x-ray": "1"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 import threading
@@ -45,7 +46,9 @@ class WebServer:
         try:
             self._socket = _bound(host, port)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}", key="http.port") from error
+            advice = "; http.port=0 takes any free port" if error.errno == errno.EADDRINUSE else ""
+            text = f"cannot listen on {host}:{port}: {error.strerror or error}{advice}"
+            raise ConfigError(text, key="http.port") from error
         name, bound_port = self._socket.getsockname()[:2]
         self.url = f"http{'s' if self._certificate else ''}://{f'[{name}]' if ':' in name else name}:{bound_port}"
         self._server: uvicorn.Server | None = None
