@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 import msgspec
 from sqlalchemy.engine.default import DefaultDialect
 
+from txcore.checker.checker import Checker
 from txcore.plugin import BackendPlugin
 from txcore.port import Backend
 from txcore.producer import listener_style
@@ -82,9 +83,17 @@ def load(module: str, file: str, name: str) -> type[Scenario]:
     return cast("type[Scenario]", getattr(found, name))
 
 
+def _idle(self: Checker) -> None:
+    """Do nothing: the kit's checker works after the kill."""
+
+
 def watch(failpoints: Failpoints) -> None:
-    """Make every command of txcore and every COMMIT of SQLAlchemy in this process a step."""
+    """Make every command of txcore and every COMMIT of SQLAlchemy in this process a step.
+
+    A checker inside the service does not start: its steps would come at other moments in each run.
+    """
     install(failpoints)
+    Checker.start = _idle  # type: ignore[method-assign]
     connect, commit = BackendPlugin.connect, DefaultDialect.do_commit
 
     def watched_connect(self: BackendPlugin, url: str) -> Backend:

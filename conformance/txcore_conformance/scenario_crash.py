@@ -98,7 +98,9 @@ class Verdict:
                 step, place = ("", "") if number else (finding.step, places[finding.step])
                 lines.append(f"{mark} {step:{width}}  {place:{place_width}}  {sentence}")
         kills = len(self.findings) - 1
-        head = f"{self.scenario}: killed at {kills} steps, {len(self.wrong)} broke atomicity"
+        unknown = sum(bool(finding.problem) for finding in self.findings)
+        head = f"{self.scenario}: killed at {kills} steps, {len(self.wrong) - unknown} broke atomicity"
+        head += f", {unknown} gave no result" if unknown else ""
         table = f"  {'killed at':{width}}  {YOUR_LINE:{place_width}}  result after the checker is done"
         text = "\n".join([head, "", table, *lines])
         for each in advice(self.findings, self.steps):

@@ -129,6 +129,14 @@ class Moody(Shop):
         super().place_order(place, producer, engine)
 
 
+class Served(Shop):
+    """Has its checker inside, as a service does."""
+
+    def place_order(self, place, producer, engine):
+        with txcore.Checker(self.backend, self.group, fence=txcore.SqlFence(engine)):
+            super().place_order(place, producer, engine)
+
+
 class Own(Shop):
     """Has its own step between its two transactions."""
 
@@ -166,6 +174,13 @@ def test_a_correct_transaction_is_atomic_at_every_step():
     neither = [finding for finding in verdict.findings if not finding.both]
     assert neither
     assert len(neither) < len(verdict.findings)
+
+
+def test_a_checker_inside_the_service_adds_no_steps():
+    """The application is killed as it is: its steps are the same in each run."""
+    verdict = kill_at_every_step(Served)
+    assert [] == verdict.wrong, str(verdict)
+    assert not [step for step in steps_of(verdict) if "checkpoint" in step or "mark" in step]
 
 
 def test_a_message_before_the_transaction_is_leaked():
@@ -222,10 +237,12 @@ def test_an_error_of_the_users_own_is_shown():
 
 def test_a_step_that_does_not_come_again_is_reported():
     """The plugin reports the missing step, because a kill that never happened must not count as passed."""
-    wrong = kill_at_every_step(Moody).wrong
+    verdict = kill_at_every_step(Moody)
+    wrong = verdict.wrong
     assert 1 == len(wrong)
     assert "did not come again in 3 runs" in str(wrong[0].problem)
     assert "the same steps each time" in wrong[0].cure
+    assert " 0 broke atomicity, 1 gave no result\n" in str(verdict)
 
 
 def test_a_step_of_the_users_own_is_killed_at_too():
