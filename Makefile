@@ -44,6 +44,7 @@ TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
 WITH_BROKERS = $(BIN)/python -m txcore_conformance.brokers --run kafka,rabbitmq,nats --
 
 DEMO := $(VENV)/.installed-demo
+SERVERS := $(VENV)/.installed-servers
 DEV := $(VENV)/.installed-dev
 
 .PHONY: help
@@ -58,6 +59,11 @@ $(DEMO): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo]"
 	@touch $@
 
+# Clients, drivers and the servers' programs: a tenth of what the tests need.
+$(SERVERS): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[all,conformance]"
+	@touch $@
+
 # With LOCKED=1 every package is one of locks/, with its hash; else the newest that pyproject.toml allows.
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 BY_HASH := --require-hashes --no-deps --no-build-isolation -r
@@ -69,7 +75,7 @@ ifneq ($(LOCKED),)
 else
 	$(PIP) install -e ".[dev]"
 endif
-	@touch $(DEMO) $@
+	@touch $(DEMO) $(SERVERS) $@
 
 # Tools that only these commands need, in an environment of their own.
 TOOLS ?= $(VENV)/tools
@@ -217,7 +223,7 @@ sbom: $(TOOLS)/.installed ## list the image's packages with versions and licence
 		--output-file $(SBOM) $(IMAGE)
 
 .PHONY: brokers
-brokers: $(DEV) ## start Kafka, RabbitMQ, NATS and PostgreSQL (ONLY= these) on their usual ports, until Ctrl-C
+brokers: $(SERVERS) ## start Kafka, RabbitMQ, NATS and PostgreSQL (ONLY= these) on their usual ports, until Ctrl-C
 	@$(BIN)/python -m txcore_conformance.brokers $(if $(ONLY),--only $(ONLY))
 
 .PHONY: bench
