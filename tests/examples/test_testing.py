@@ -1,4 +1,4 @@
-"""The example of the test kit passes when it is run as its users run it."""
+"""The examples of tests pass when they are run as their users run them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "examples" / "testing"
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_example_passes_unchanged():
-    """All four tests of the example pass."""
+@pytest.mark.parametrize("folder", ["testing", "fastapi-service"])
+def test_example_passes_unchanged(folder):
+    """All four tests of the example pass; those of FastAPI kill the service at every step."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        command, cwd=FOLDER, env=environment, capture_output=True, text=True, check=False, timeout=300
+        command, cwd=EXAMPLES / folder, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     assert "4 passed" in done.stdout, done.stdout + done.stderr
