@@ -22,7 +22,7 @@ with engine.begin() as connection:
 queue = os.environ.get("TOPIC", "orders.created")
 broker = pika.BlockingConnection(pika.URLParameters(os.environ.get("BROKER", "amqp://guest:guest@127.0.0.1/")))
 channel = broker.channel()
-channel.queue_declare(queue, durable=True)
+channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})  # as `txcore topics create` makes it
 channel.basic_qos(prefetch_count=100)
 print("ready", flush=True)
 for delivery in channel.consume(queue):
