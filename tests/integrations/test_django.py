@@ -151,11 +151,11 @@ def test_the_block_must_be_the_outermost(run):
         try:
             with transaction.atomic(), atomic() as outgoing:
                 place(outgoing, "tea")
-        except RuntimeError as error:
+        except txcore.UsageError as error:
             print(error)
         show()
     """)
-    assert "durable" in printed[0]
+    assert "must be the outermost block" in printed[0]
     assert "[] []" == printed[1]
 
 
@@ -184,13 +184,13 @@ def test_a_view_under_atomic_requests_must_be_exempt(run):
             client = Client()
             try:
                 client.get("/inside")
-            except RuntimeError as error:
+            except txcore.UsageError as error:
                 print(error)
             show()
             print(client.get("/exempt").content)
         show()
     """)
-    assert "durable" in printed[0]
+    assert "put @transaction.non_atomic_requests on the view" in printed[0]
     assert ["[] []", "b'ordered'", "['tea'] ['tea']"] == printed[1:]
 
 
@@ -230,6 +230,116 @@ def test_a_wrong_setting_is_one_clear_error(run):
                 print(error.key, "must be" in str(error))
     """)
     assert ["TXCORE True"] * 3 == printed
+
+
+def test_a_mistake_in_the_setting_is_found_by_the_system_check(run):
+    """Each command of manage.py reports it before it starts."""
+    printed = run("""
+        from django.core.management import CommandError
+        for wrong in (None, {"broker": "sqlite:///broker.db", "group": "shop", "database": "order"}):
+            settings.TXCORE = wrong
+            try:
+                call_command("check")
+            except CommandError as error:
+                print(*(line for line in str(error).splitlines() if "txcore.E001" in line))
+    """)
+    assert [True, True] == ["settings.TXCORE" in line for line in printed]
+    assert "'order', which DATABASES does not have" in printed[1]
+
+
+def test_the_checker_says_in_one_sentence_why_it_cannot_start(run):
+    """A broker that is down needs no traceback, and a checker makes no producer."""
+    printed = run("""
+        from django.core.management import CommandError
+        settings.TXCORE["broker"] = "rabbitmq://guest:guest@127.0.0.1:1/?connect_timeout_s=0.2&control_timeout_s=0.2"
+        try:
+            call_command("txcore_checker", once=True)
+        except CommandError as error:
+            print(error)
+    """)
+    assert 1 == len(printed)
+    assert "127.0.0.1:1" in printed[0]
+    assert "producer" not in printed[0]
+
+
+def test_the_checker_reports_that_the_tables_are_missing(run):
+    """It starts nevertheless, as the tables may be made beside it."""
+    printed = run("""
+        call_command("migrate", "txcore", "zero", verbosity=0)
+        call_command("txcore_checker", once=True)
+    """)
+    assert "1 unapplied migration(s)" in printed[1]
+    assert ["committed 0, rolled back 0, pending 0"] == printed[-1:]
+
+
+def test_a_test_may_change_the_setting(run):
+    """After that, the next block uses the new broker."""
+    printed = run("""
+        from django.test import override_settings
+        from txcore.testing import Kit
+        with atomic() as outgoing:
+            place(outgoing, "tea")
+        with Kit() as kit, override_settings(TXCORE={"broker": kit.url, "group": "shop"}):
+            with atomic() as outgoing:
+                place(outgoing, "cake")
+            kit.assert_published("orders", body=b"cake", count=1)
+        with atomic() as outgoing:
+            place(outgoing, "pie")
+        show()
+    """)
+    assert ["['tea', 'cake', 'pie'] ['tea', 'pie']"] == printed
+
+
+def test_the_fences_own_connections_obey_options(run, database):
+    """They use the certificates, the schema and the service that OPTIONS names for Django's connections."""
+    if "sqlite" in database["ENGINE"]:
+        pytest.skip("OPTIONS of PostgreSQL")
+    printed = run("""
+        connection.settings_dict["OPTIONS"] = {"options": "-c search_path=shop", "sslmode": "disable"}
+        with runtime.engine_of("default").connect() as own:
+            print(own.exec_driver_sql("SHOW search_path").scalar_one(), own.connection.dbapi_connection.info.dsn)
+    """)
+    assert printed[0].startswith("shop ")
+    assert "sslmode=disable" in printed[0]
+
+
+def test_the_inbox_takes_djangos_connection(run):
+    """Its tables come from a migration; a message that comes again has no effect, one that failed has its effect."""
+    printed = run("""
+        from django.db import migrations, models
+        from txcore.integrations.django.runtime import engine_of
+
+        class Parcel(models.Model):
+            number = models.IntegerField()
+
+            class Meta:
+                app_label = "shop"
+
+        with connection.schema_editor() as editor:
+            editor.create_model(Parcel)
+            migrations.RunSQL(txcore.Inbox.ddl(connection.vendor)).database_forwards("shop", editor, None, None)
+
+        inbox = txcore.Inbox(engine_of("default"))  # from txcore.integrations.django.runtime
+
+        def receive(message):
+            with transaction.atomic(), inbox.receive(connection.connection, message) as first:
+                if first:
+                    Parcel.objects.create(number=int(message.body))
+
+        with atomic() as outgoing:
+            outgoing.publish(txcore.Message("orders", b"7"))
+        (message,) = read_topic("broker.db", "orders")
+        try:
+            with transaction.atomic():
+                receive(message)
+                raise LookupError
+        except LookupError:
+            print([parcel.number for parcel in Parcel.objects.all()])
+        receive(message)
+        receive(message)
+        print([parcel.number for parcel in Parcel.objects.all()])
+    """)
+    assert ["[]", "[7]"] == printed
 
 
 def test_a_refused_half_commits_nothing_and_leaves_the_connection_usable(run):

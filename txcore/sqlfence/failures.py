@@ -25,7 +25,7 @@ class Cause(enum.Enum):
     READ_ONLY = "the database accepts no writes (a standby?)"
     POOL = "no connection of the pool was free in time"
     LOST = "the connection was lost or could not be made"
-    NO_TABLE = "the fence table is missing, or a newer table beside it: run `txcore fence create` on this database"
+    NO_TABLE = "the fence table is missing, or a newer table beside it: run `txcore fence create` or your migrations"
     OLD_TABLE = "a table of the fence lacks columns; `txcore doctor --database` names them"
     COLUMN_THERE = "the column exists already"
     OTHER = "the database refused"

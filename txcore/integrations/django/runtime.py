@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
 
 import sqlalchemy
 from django.conf import settings
@@ -13,6 +15,9 @@ from django.db import connections
 import txcore
 from txcore.errors import ConfigError
 from txcore.port import Backend
+
+#: In the URL already, or types of Django's own rows.
+_NOT_PASSED: Final = {"user", "password", "host", "port", "dbname", "cursor_factory", "context"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +29,22 @@ class Settings:
     database: str = "default"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Runtime:
     """The objects that are made once in a process."""
 
     settings: Settings
     backend: Backend
     fence: txcore.SqlFence
-    producer: txcore.TransactionProducer
+
+    @cached_property
+    def producer(self) -> txcore.TransactionProducer:
+        """The producer of all blocks. A checker needs none, and a broker that is down is asked again by the next block.
+
+        Raises:
+            NotJoinedError: the broker cannot be reached.
+        """
+        return txcore.TransactionProducer(self.backend, self.settings.group, fence=self.fence)
 
 
 def read_settings() -> Settings:
@@ -51,26 +64,31 @@ def read_settings() -> Settings:
 
 
 def engine_of(alias: str) -> sqlalchemy.Engine:
-    """Return a SQLAlchemy engine on one of the project's databases, for the fence's own connections.
+    """Return a SQLAlchemy engine on one of the project's databases, for connections of txcore's own.
 
     Raises:
-        ConfigError: the database is neither PostgreSQL nor a SQLite file.
+        ConfigError: DATABASES lacks it, or it is neither PostgreSQL nor a SQLite file.
     """
+    if alias not in connections:
+        raise ConfigError(f"settings.TXCORE names database {alias!r}, which DATABASES does not have", key="database")
     wrapper = connections[alias]
     given = wrapper.settings_dict
-    if wrapper.vendor == "sqlite" and not wrapper.is_in_memory_db():
-        return sqlalchemy.create_engine(f"sqlite:///{given['NAME']}")
+    if wrapper.vendor == "sqlite" and (name := str(given["NAME"])) != ":memory:":
+        # Django's test database in memory is file:…?cache=shared: it gets its tables, and a block refuses it.
+        url = f"sqlite:///{name}" + ("&uri=true" if name.startswith("file:") else "")
+        return sqlalchemy.create_engine(url, poolclass=sqlalchemy.QueuePool)
     if wrapper.vendor == "postgresql":
-        return sqlalchemy.create_engine(
-            sqlalchemy.URL.create(
-                "postgresql+psycopg",
-                given["USER"] or None,
-                given["PASSWORD"] or None,
-                given["HOST"] or None,
-                int(given["PORT"]) if given["PORT"] else None,
-                given["NAME"],
-            )
+        address = sqlalchemy.URL.create(
+            "postgresql+psycopg",
+            given["USER"] or None,
+            given["PASSWORD"] or None,
+            given["HOST"] or None,
+            int(given["PORT"]) if given["PORT"] else None,
+            given["NAME"] or None,
         )
+        as_django = wrapper.get_connection_params()  # of OPTIONS, too: sslmode, service, search_path
+        arguments = {key: value for key, value in as_django.items() if key not in _NOT_PASSED}
+        return sqlalchemy.create_engine(address, connect_args=arguments)
     raise ConfigError(f"the fence needs PostgreSQL or a SQLite file; DATABASES[{alias!r}] is neither", key="database")
 
 
@@ -79,14 +97,22 @@ def runtime() -> Runtime:
 
     Raises:
         ConfigError: see `read_settings` and `engine_of`; or the broker's URL is wrong.
-        BackendUnavailableError: the broker cannot be reached.
     """
     return _runtime_of(os.getpid())
+
+
+def forget(*, setting: str, **_: Any) -> None:
+    """End the shared objects, as a test has changed the setting: the next block makes others."""
+    if setting == "TXCORE" and _runtime_of.cache_info().currsize:
+        old = runtime()
+        _runtime_of.cache_clear()
+        if "producer" in vars(old):
+            old.producer.close()
+        old.backend.close()
+        old.fence.engine.dispose()
 
 
 @functools.lru_cache(maxsize=1)
 def _runtime_of(_process: int) -> Runtime:
     chosen = read_settings()
-    fence = txcore.SqlFence(engine_of(chosen.database))
-    backend = txcore.connect(chosen.broker)
-    return Runtime(chosen, backend, fence, txcore.TransactionProducer(backend, chosen.group, fence=fence))
+    return Runtime(chosen, txcore.connect(chosen.broker), txcore.SqlFence(engine_of(chosen.database)))

@@ -7,7 +7,8 @@ message. Here the half is stored before the COMMIT, and on_commit only releases 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Final
 
 from django.db import connections, transaction
 
@@ -18,6 +19,11 @@ from txcore.integrations.releasing import release
 from txcore.message import Message
 from txcore.producer.producer import Transaction
 from txcore.results import EndResult
+
+_NOT_OUTERMOST: Final = (
+    "atomic() must be the outermost block, and a transaction is open already: under ATOMIC_REQUESTS or in the admin, "
+    "put @transaction.non_atomic_requests on the view and this block around its work"
+)
 
 
 class Outgoing:
@@ -63,8 +69,7 @@ def atomic(using: str | None = None) -> Iterator[Outgoing]:
     the block run. In tests use TransactionTestCase: the blocks of a TestCase never commit, so nothing would be sent.
 
     Raises:
-        UsageError: *using* is not the database of the fence.
-        RuntimeError: Django's, when another block is open.
+        UsageError: *using* is not the database of the fence, or another block is open.
         NotSentError, HalfUnknownError: when the block ends; rolled back, and no consumer will see a message.
         When the database's COMMIT itself fails, Django's error is raised; it may have applied, and the check decides.
     """
@@ -73,7 +78,11 @@ def atomic(using: str | None = None) -> Iterator[Outgoing]:
     if alias != shared.settings.database:
         raise UsageError(f"the fence is in database {shared.settings.database!r}, not {alias!r}")
     outgoing = Outgoing(shared.producer.begin())
-    with transaction.atomic(using=alias, durable=True):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(transaction.atomic(using=alias, durable=True))
+        except RuntimeError as error:  # of `durable`: nothing has begun
+            raise UsageError(_NOT_OUTERMOST) from error
         transaction.on_commit(outgoing.release, using=alias)
         yield outgoing
         outgoing.prepare(connections[alias].connection)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import suppress
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError
 
 import txcore
 from txcore.integrations.django.runtime import runtime
@@ -23,9 +25,19 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Run it."""
-        shared = runtime()
-        checker = txcore.Checker(shared.backend, shared.settings.group, fence=shared.fence)
-        if options["once"]:
+        with suppress(OperationalError):  # the checker waits for a database that is down
+            self.check_migrations()
+        try:
+            shared = runtime()
+            with shared.backend:
+                self._run(
+                    txcore.Checker(shared.backend, shared.settings.group, fence=shared.fence), is_once=options["once"]
+                )
+        except txcore.TxcoreError as error:
+            raise CommandError(str(error)) from error
+
+    def _run(self, checker: txcore.Checker, *, is_once: bool) -> None:
+        if is_once:
             report = checker.run_once()
             self.stdout.write(
                 f"committed {report.committed}, rolled back {report.rolled_back}, pending {report.pending}"
@@ -35,7 +47,7 @@ class Command(BaseCommand):
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: ended.set())
             checker.start()
-            self.stdout.write(f"checking group {shared.settings.group}")
+            self.stdout.write(f"checking group {runtime().settings.group}")
             self.stdout.flush()
             ended.wait()
         checker.stop()
