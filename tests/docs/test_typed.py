@@ -38,6 +38,7 @@ python_version = 3.11
 ignore_missing_imports = true
 [mypy-shop.*]
 disallow_subclassing_any = false
+disallow_untyped_decorators = false
 """
 
 
