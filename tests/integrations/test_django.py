@@ -290,6 +290,29 @@ def test_a_test_may_change_the_setting(run):
     assert ["['tea', 'cake', 'pie'] ['tea', 'pie']"] == printed
 
 
+def test_a_testcase_never_commits_so_nothing_is_sent(run):
+    """Its block is inside another one, and stores not even a half."""
+    printed = run("""
+        from unittest import TestResult, TestSuite
+        from django.test import TestCase
+
+        class Orders(TestCase):
+            def test(self):
+                with atomic() as outgoing:
+                    place(outgoing, "tea")
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT name FROM orders")
+                    print(cursor.fetchall())
+
+        result = TestResult()
+        TestSuite([Orders("test")]).run(result)
+        print(result.errors, result.failures)
+        show()
+        call_command("txcore_checker", once=True)
+    """)
+    assert ["[('tea',)]", "[] []", "[] []", "committed 0, rolled back 0, pending 0"] == printed
+
+
 def test_the_fences_own_connections_obey_options(run, database):
     """They use the certificates, the schema and the service that OPTIONS names for Django's connections."""
     if "sqlite" in database["ENGINE"]:
