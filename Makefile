@@ -223,7 +223,7 @@ sbom: $(TOOLS)/.installed ## list the image's packages with versions and licence
 		--output-file $(SBOM) $(IMAGE)
 
 .PHONY: brokers
-brokers: $(SERVERS) ## start Kafka, RabbitMQ, NATS and PostgreSQL (ONLY= these) on their usual ports, until Ctrl-C
+brokers: $(SERVERS) ## start Kafka, RabbitMQ, NATS and PostgreSQL (or ONLY=nats,postgresql) on their usual ports, until Ctrl-C
 	@$(BIN)/python -m txcore_conformance.brokers $(if $(ONLY),--only $(ONLY))
 
 .PHONY: bench
