@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import command_help
 from sphinx.cmd.build import build_main
 
 SITE = Path(__file__).parent
@@ -21,7 +22,7 @@ ROOT = SITE.parents[1]
 HOME = SITE / "index.md"
 PAGES = ("*.md", "docs/*.md", "docs/frameworks/*.md", "docs/site/*.md", "plugins/*/README.md", "examples/*/README.md")
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=(?:#[^)]*)?\))")
-KEPT = {".md", ".svg"}
+KEPT = {".md", ".svg", ".png"}
 """Files that are pages or pictures as they are; every other file gets a page that shows it."""
 LANGUAGES = {
     ".py": "python",
@@ -56,7 +57,7 @@ def listing(path: Path) -> str:
 
 def gather(folder: Path) -> None:
     """Write every page, and those that show the files they link to, under *folder*."""
-    documents, shown = pages(), set[Path]()
+    documents, shown, reference = pages(), set[Path](), command_help.text()
     for document in documents:
 
         def pointed(match: re.Match[str], document: Path = document) -> str:
@@ -71,7 +72,8 @@ def gather(folder: Path) -> None:
 
         made = folder / place(document)
         made.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(LINK.sub(pointed, document.read_text(encoding="utf-8")), encoding="utf-8")
+        text = LINK.sub(pointed, document.read_text(encoding="utf-8"))
+        made.write_text(text.replace(command_help.MARK, reference), encoding="utf-8")
     for file in sorted(shown):
         made = folder / place(file)
         made.parent.mkdir(parents=True, exist_ok=True)

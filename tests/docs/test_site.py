@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import txcore
+from txcore.cli.examples import EXAMPLES
 
 pytest.importorskip("furo", reason="the site needs txcore[docs]")
 
@@ -44,6 +45,13 @@ def test_programs_are_led_to_the_markdown_of_each_page(site):
     named = re.findall(r"\]\((.+?\.md)\)", (site / "llms.txt").read_text(encoding="utf-8"))
     assert [] == [name for name in named if name != "docs/site/index.md" and not (site / name).is_file()]
     assert len(named) > 40
+
+
+def test_every_command_is_in_the_reference_of_the_commands(site):
+    """The page of the commands has the help of each, under a heading to link to."""
+    page = (site / "docs" / "site" / "commands.html").read_text(encoding="utf-8")
+    assert [] == [path for path in EXAMPLES if f'id="{"-".join(["txcore", *path.split()])}"' not in page]
+    assert "--older-than" in page
 
 
 def test_nothing_is_fetched_from_another_host(site):
