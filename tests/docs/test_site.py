@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -45,6 +47,25 @@ def test_programs_are_led_to_the_markdown_of_each_page(site):
     named = re.findall(r"\]\((.+?\.md)\)", (site / "llms.txt").read_text(encoding="utf-8"))
     assert [] == [name for name in named if name != "docs/site/index.md" and not (site / name).is_file()]
     assert len(named) > 40
+
+
+def test_every_link_leads_to_a_page_and_a_place_on_it(site):
+    """Each link of the finished pages inside the site has its file, and its anchor is there."""
+    pages = {path.resolve(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
+    broken, seen = [], 0
+    for path, text in pages.items():
+        for link in re.findall(r'<a\b[^>]*\bhref="([^"]*)"', text):
+            parts = urlsplit(unescape(link))
+            if parts.scheme or parts.netloc:
+                continue
+            seen += 1
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchor = unquote(parts.fragment)
+            if not target.is_file() or (anchor and target in anchors and anchor not in anchors[target]):
+                broken.append(f"{path.relative_to(site.resolve())}: {link}")
+    assert [] == broken
+    assert seen > 10_000
 
 
 def test_every_command_is_in_the_reference_of_the_commands(site):
