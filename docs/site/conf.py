@@ -1,5 +1,6 @@
 """Sphinx's settings. Pages are Markdown; nothing is fetched from elsewhere when they are built or read."""
 
+from api import HIDDEN
 from pygments.lexers import TextLexer
 from sphinx.application import Sphinx
 
@@ -47,7 +48,14 @@ def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: o
     lines[:] = made
 
 
+def skip_hidden(_app: Sphinx, _what: str, name: str, member: object, _skip: object, _options: object) -> bool | None:
+    """Leave out the members that are no promise to users, as the list of the API does."""
+    owner = getattr(member, "__qualname__", "").partition(".")[0]
+    return True if name in HIDDEN.get(owner, ()) else None
+
+
 def setup(app: Sphinx) -> None:
     """Name the language of NATS's configuration, which Pygments does not know."""
     app.add_lexer("conf", TextLexer)
+    app.connect("autodoc-skip-member", skip_hidden)
     app.connect("autodoc-process-docstring", mark_code, priority=400)  # before Google's sections are translated
