@@ -14,6 +14,7 @@ pygments_dark_style = "github-dark"
 html_title = f"txcore {version}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_copyright = html_show_sphinx = False
 html_theme_options = {
