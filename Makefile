@@ -186,6 +186,11 @@ pictures: $(DEV) ## draw docs/pictures/*.svg anew from their sources, and list t
 	$(BIN)/python docs/site/pictures.py
 	$(BIN)/python docs/site/llms.py
 
+.PHONY: screens
+screens: $(DEV) ## take the documents' pictures of the console and of the audit's report anew (Chromium, Java)
+	TXCORE_SCREENS=1 TXCORE_REQUIRE=chromium,spark $(BIN)/pytest -q tests/sidecar/console/test_walk.py -k parked_transaction
+	TXCORE_SCREENS=1 TXCORE_REQUIRE=chromium,spark $(BIN)/pytest -q tests/audit/test_steps.py -k writes_the_report
+
 .PHONY: recording
 recording: $(DEV) ## record the demo anew as docs/pictures/demo.svg, from its real output
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/site/recording.py docs/pictures/demo.svg txcore demo

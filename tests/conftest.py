@@ -8,7 +8,9 @@ does not fail because the machine is busy.
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,6 +35,9 @@ HEAVY_FIXTURES = {"trio", "clustered"}
 TRACES = pytest.StashKey()
 """A folder with a file for each worker's fault handler."""
 DIES_WITHIN_S = 10
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+CHANGING = re.compile(r"\b[0-9a-f]{8}[0-9a-f-]*|\b[pc]:\S+|\d[\d.,:-]*( ?(ms|s|min|h)\b)?")
+"""What differs from run to run in the words of a page: ids, names of processes, figures and times."""
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM_ARGUMENTS = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 CHROMIUM_MORE = ("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage")
@@ -104,3 +109,24 @@ def chromium():
     yield browser
     browser.close()
     driver.stop()
+
+
+@pytest.fixture
+def screen():
+    """Compare a page with its picture in the documents: the picture's words are kept, and must be those of today.
+
+    With TXCORE_SCREENS the picture is taken anew (`make screens`).
+    """
+    kept = PICTURES / "screens.json"
+
+    def compare(name, html):
+        words = " ".join(CHANGING.sub(" ", re.sub(r"<style.*?</style>|<[^>]+>", " ", html, flags=re.DOTALL)).split())
+        known = json.loads(kept.read_text(encoding="utf-8"))
+        if os.environ.get("TXCORE_SCREENS"):
+            kept.write_text(json.dumps(known | {name: words}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            return PICTURES / f"{name}.png"
+        assert known[name] == words, "the page is another one now: make screens"
+        assert (PICTURES / f"{name}.png").is_file()
+        return None
+
+    return compare

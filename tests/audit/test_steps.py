@@ -155,7 +155,7 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark
     assert {stuck.transaction_id: {"DISCARDED"}, leak.transaction_id: {"LEAK"}} == found
 
 
-def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys):
+def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, screen, request, capsys):
     """The summary is on standard output, no progress without a terminal; the page loads nothing from other hosts."""
     bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
     code = run(bed.loaded(), Wish(mode="once", as_json=True))
@@ -167,6 +167,10 @@ def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, capsys
     page = Path(summary["report"]).read_text(encoding="utf-8")
     assert "LEAK" in page
     assert not re.findall(r"(?:src|href)=|url\(|@import|https?://", page)
+    if path := screen("report", page):
+        shown = request.getfixturevalue("chromium").new_page(viewport={"width": 960, "height": 690})
+        shown.goto(Path(summary["report"]).as_uri())
+        shown.screenshot(path=path)
     assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1, is_verbose=True))
     assert "freezing the ends" in capsys.readouterr().err
 

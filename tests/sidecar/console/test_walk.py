@@ -136,7 +136,9 @@ def test_signing_out_ends_it(site, world):
     assert page.url.endswith("/console/sign-in?to=/console/groups/orders")
 
 
-def test_a_parked_transaction_is_resumed_when_the_service_knows_again(site, shop, callback_server, picture, wait_until):
+def test_a_parked_transaction_is_resumed_when_the_service_knows_again(
+    site, shop, callback_server, picture, screen, wait_until
+):
     """The page shows a parked half with reason and checks; after a resume the checker asks again and delivers it."""
     callback_server.answer = lambda _: (200, {}, b'{"state": "UNKNOWN"}')
     console = site(callback=callback_server.start().url, policy="policy.check_max = 2\npolicy.interval_s = 0.2")
@@ -147,6 +149,9 @@ def test_a_parked_transaction_is_resumed_when_the_service_knows_again(site, shop
     page.get_by_role("link", name=silent[-8:]).click()
     assert "answered UNKNOWN, 2 times now" in page.locator(".timeline").inner_text()
     picture(page, "parked-transaction")
+    if path := screen("console", page.locator("main").inner_html()):
+        page.set_viewport_size({"width": 1100, "height": 600})
+        page.screenshot(path=path, full_page=True)
     callback_server.answer = lambda _: (200, {}, b'{"state": "COMMIT"}')
     page.get_by_role("link", name="Resume").click()
     page.get_by_label("Why?").fill("the service is back")
