@@ -58,7 +58,7 @@ def test_on_a_phone_no_page_is_wider_than_the_window(visit, site):
     """Tables, code and pictures scroll inside themselves, and no text is clipped."""
     page = visit("index.html", viewport=PHONE, is_mobile=True, has_touch=True)
     found = {"index": page.evaluate(CUT)}
-    for document in documents():
+    for document in (*documents(), "search.md"):
         built = (site / document).with_suffix(".html")
         if built.is_file():
             page.goto(built.as_uri(), wait_until="domcontentloaded")
