@@ -147,14 +147,26 @@ class BackendPlugin:
         if part is None:
             return None
         settings = self.parse_url(url)
+        if settings is None:
+            raise ConfigError(f"parse_url of the plugin {self.scheme!r} returned no settings", key="parse_url")
         self.check_driver()
         if isinstance(part, str):
             module, _, attribute = part.partition(":")
-            part = getattr(import_module(module), attribute, None)
+            part = getattr(import_module(module), attribute, None) if _exists(module) else None
             if not callable(part):
                 named = getattr(self, name)
                 raise ConfigError(f"{name} of the plugin {self.scheme!r} is {named!r}, which is not there", key=name)
         return part(settings, *arguments)
+
+
+def _exists(module: str) -> bool:
+    """Return whether *module* can be found; one that fails in its own imports is found."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError as error:
+        if error.name and module.startswith(error.name):  # a package before the last dot
+            return False
+        raise
 
 
 def _is_part(value: object) -> bool:

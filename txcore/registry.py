@@ -18,6 +18,7 @@ from txcore.port import Backend
 from txcore.signing import SignedBackend, SigningKeys, keys_file_of
 
 ENTRY_POINT_GROUP: Final = "txcore"
+_MEMBERS: Final = sorted(name for name in vars(Backend) if not name.startswith("_"))
 
 
 def connect(url: str, *, signing: SigningKeys | None = None) -> Backend:
@@ -39,6 +40,10 @@ def connect(url: str, *, signing: SigningKeys | None = None) -> Backend:
     file = keys_file_of(url)
     keys = SigningKeys.from_file(file) if signing is None and file else signing
     backend = plugin.connect(url)
+    missing = [name for name in _MEMBERS if not hasattr(backend, name)]
+    if missing:
+        text = f"the backend of the plugin {plugin.scheme!r} lacks {', '.join(missing)}; see txcore.port.Backend"
+        raise ConfigError(text, key="backend")
     return backend if keys is None else SignedBackend(backend, keys)
 
 
@@ -102,14 +107,16 @@ def installed_backends() -> Sequence[InstalledBackend]:
 def _load(point: EntryPoint) -> BackendPlugin:
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    manager.register(point.load())
+    module = point.load()
+    manager.register(module)
     plugin = manager.hook.txcore_backend()
-    if not isinstance(plugin, BackendPlugin) or plugin.scheme != point.name:
-        raise ConfigError(
-            f"txcore_backend() of {point.value} must return the BackendPlugin for {point.name}://, not {plugin!r}",
-            key="txcore_backend",
-        )
-    return plugin
+    if isinstance(plugin, BackendPlugin) and plugin.scheme == point.name:
+        return plugin
+    found = f"one for {plugin.scheme}://" if isinstance(plugin, BackendPlugin) else repr(plugin)
+    if plugin is None and not manager.get_hookcallers(module):
+        found = "there is no such function with @txcore.hookimpl"
+    text = f"txcore_backend() of {point.value} must return the BackendPlugin for {point.name}://, not {found}"
+    raise ConfigError(text, key="txcore_backend")
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -12,9 +12,16 @@ OPENS = """
 from txcore.hookspecs import hookimpl
 from txcore.plugin import BackendPlugin
 
+class Opened:
+    append_halves = capabilities = claim = close = ensure_group = load_checkpoint = 1
+    mark = ping = poll = read = release = 2
+
+    def __init__(self, url):
+        self.url = url
+
 @hookimpl
 def txcore_backend():
-    return BackendPlugin(scheme={scheme!r}, parse_url=str, backend=lambda url: ("opened", url))
+    return BackendPlugin(scheme={scheme!r}, parse_url=str, backend=Opened)
 """
 NEEDS_DRIVER = OPENS.format(scheme="redis").replace(
     "parse_url", 'driver="redis-py", driver_module="no_driver", parse_url'
@@ -41,7 +48,21 @@ def install(tmp_path, monkeypatch):
 def test_a_third_partys_backend_opens_by_its_scheme(install):
     """A third party's backend opens by its scheme, with the settings that it makes of the URL."""
     install("acme-redis", "acme")
-    assert ("opened", "acme://h?a=1&b=") == txcore.connect("acme://h?a=1&b=")
+    assert "acme://h?a=1&b=" == txcore.connect("acme://h?a=1&b=").url
+
+
+def test_a_backend_that_lacks_members_is_refused_with_their_names(install):
+    """A class with a member that is not written yet is a ConfigError, not an AttributeError of its first caller."""
+    install("acme-redis", "acme", OPENS.format(scheme="acme").replace("ping = poll = ", ""))
+    with pytest.raises(ConfigError, match=r"backend of the plugin 'acme' lacks ping, poll; see txcore\.port\.Backend"):
+        txcore.connect("acme://h")
+
+
+def test_an_url_without_settings_is_named(install):
+    """A `parse_url` that forgets its return is a ConfigError, not an AttributeError of the backend's class."""
+    install("acme-redis", "acme", OPENS.format(scheme="acme").replace("parse_url=str", "parse_url=lambda url: None"))
+    with pytest.raises(ConfigError, match="parse_url of the plugin 'acme' returned no settings"):
+        txcore.connect("acme://h")
 
 
 def test_an_unknown_scheme_lists_the_known_ones(install):
@@ -56,11 +77,13 @@ def test_an_unknown_scheme_lists_the_known_ones(install):
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        (OPENS.format(scheme="other"), "scheme='other'"),
-        ("", "not None"),
+        (OPENS.format(scheme="other"), "not one for other://"),
+        ("", "no such function with @txcore.hookimpl"),
+        (OPENS.format(scheme="acme").replace("@hookimpl", ""), "no such function with @txcore.hookimpl"),
+        (OPENS.format(scheme="acme").replace("return", ""), "not None"),
         (OPENS.format(scheme="acme").replace("BackendPlugin(", "dict("), "{"),
     ],
-    ids=["another scheme", "no hook", "no plugin"],
+    ids=["another scheme", "no hook", "no mark", "no return", "no plugin"],
 )
 def test_a_module_without_the_plugin_of_its_scheme_is_named(install, source, found):
     """A module whose hook is missing, or does not return the scheme's plugin, is a ConfigError that names the hook."""
@@ -73,12 +96,11 @@ def test_a_module_without_the_plugin_of_its_scheme_is_named(install, source, fou
     assert "txcore_backend" in {each.scheme: each for each in registry.installed_backends()}["acme"].missing
 
 
-def test_a_part_that_is_missing_is_named_at_connect(install):
+@pytest.mark.parametrize("named", ["json:Backend", "no_such:Backend", "no_such.module:Backend", "json.no:Backend"])
+def test_a_part_that_is_missing_is_named_at_connect(install, named):
     """A plugin that names a class that is not there is a ConfigError with the part's name."""
-    install("acme-redis", "acme", OPENS.format(scheme="acme").replace('lambda url: ("opened", url)', "'json:Backend'"))
-    with pytest.raises(
-        ConfigError, match="backend of the plugin 'acme' is 'json:Backend', which is not there"
-    ) as caught:
+    install("acme-redis", "acme", OPENS.format(scheme="acme").replace("backend=Opened", f"backend={named!r}"))
+    with pytest.raises(ConfigError, match=f"backend of the plugin 'acme' is '{named}', which is not there") as caught:
         txcore.connect("acme://h")
     assert caught.value.key == "backend"
 
