@@ -46,6 +46,14 @@ txcore_sqlite.PLUGIN = dataclasses.replace(txcore_sqlite.PLUGIN, **driver)
     assert (line["scheme"], line["is_ready"], line["capabilities"]) == ("sqlite", False, {})
 
 
+def test_a_backend_without_guarantees_is_named(txcore):
+    """A question mark in the table has its reason below it."""
+    spoil = "import dataclasses, txcore_sqlite as s; s.PLUGIN = dataclasses.replace(s.PLUGIN, guarantees=())"
+    ran = txcore("backends", before=spoil)
+    assert ran.status == 0
+    assert "\nsqlite: its plugin names no guarantees\n" in ran.output
+
+
 def test_every_backend_of_this_tree_declares_its_guarantees(tmp_path, monkeypatch):
     """Each form of URL, opened without a server, gives exactly the capabilities that the backend declares."""
     monkeypatch.chdir(tmp_path)

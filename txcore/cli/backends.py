@@ -51,9 +51,10 @@ def backends(
         return
     console = Console()
     console.print(_table(lines))
-    for backend, _ in lines:
-        if backend.missing:
-            console.print(f"{backend.scheme}: {backend.missing}", soft_wrap=True, markup=False)
+    for backend, capabilities in lines:
+        note = backend.missing or ("" if capabilities else "its plugin names no guarantees")
+        if note:
+            console.print(f"{backend.scheme}: {note}", soft_wrap=True, markup=False)
 
 
 def _table(lines: list[tuple[InstalledBackend, Mapping[str, Any]]]) -> Table:
