@@ -8,7 +8,7 @@ Source: SQLAlchemy documentation, "Asyncio Platform Installation Notes".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -23,4 +23,6 @@ else:
         AsyncConnection = AsyncSession = async_scoped_session = AsyncEngine
 
 
-__all__ = ["AsyncConnection", "AsyncEngine", "AsyncSession", "async_scoped_session"]
+HAS_ASYNCIO: Final = AsyncEngine.__module__ != __name__
+
+__all__ = ["HAS_ASYNCIO", "AsyncConnection", "AsyncEngine", "AsyncSession", "async_scoped_session"]

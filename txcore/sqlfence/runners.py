@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.fence import FenceAnswer
-from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSession
+from txcore.sqlfence.asynchronous import HAS_ASYNCIO, AsyncConnection, AsyncEngine, AsyncSession
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Readings, no_answers
 from txcore.sqlfence.connections import border_of
@@ -54,6 +54,8 @@ def require_engine(user: type[Any], engine: object, *, is_async: bool) -> None:
     name = user.__name__
     wanted, other = ("AsyncEngine", name.removeprefix("Async")) if is_async else ("Engine", f"Async{name}")
     text = f"{name} takes a SQLAlchemy {wanted}, not a {type(engine).__module__}.{type(engine).__qualname__}"
+    if is_async and not HAS_ASYNCIO:
+        text = f"{name} needs greenlet, without which SQLAlchemy has no asyncio: pip install 'txcore[asyncio]'"
     if isinstance(engine, Engine | AsyncEngine):
         text = f"{name} takes a SQLAlchemy {wanted}, and this is an {type(engine).__name__}: use {other}"
     elif isinstance(engine, Session | AsyncSession):

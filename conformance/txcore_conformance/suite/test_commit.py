@@ -271,7 +271,8 @@ def test_a_fenced_listener_commits_its_own_transaction(kit: Kit, topic: str, eng
 
 def test_async_database_style_delivers(kit: Kit, topic: str, tmp_path: Path) -> None:
     """`async with producer.transaction(engine)` ends like the blocking block."""
-    pytest.importorskip("aiosqlite", reason="the asynchronous database style on SQLite needs aiosqlite")
+    for package in ("aiosqlite", "greenlet"):
+        pytest.importorskip(package, reason=f"the asynchronous database style on SQLite needs {package}")
     sqlalchemy = pytest.importorskip("sqlalchemy")
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
