@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,10 +13,14 @@ import pytest
 from txcore.port import Backend
 from txcore_conformance.harness import Harness
 from txcore_conformance.kit import Kit
-from txcore_conformance.pytest_plugin import load_harness, missing_promise
+from txcore_conformance.pytest_plugin import LONG_MODULES, load_harness, missing_promise
 from txcore_conformance.required import obtained
 
 VIOLATIONS_SHOWN_MAX: Final = 20
+WAITS_MAX: Final = 15
+"""Longest time of a test, in times of `Harness.timeout_s`; a producer waits for its outcome as long as it takes."""
+
+AGAIN_S: Final = 5.0  # the next wait of the same test, if it continues
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +69,25 @@ def live(private: Harness, request: pytest.FixtureRequest) -> Iterator[Kit]:
     finally:
         restore(private)
         made.close()
+
+
+@contextmanager
+def bounded(time_max_s: float) -> Iterator[None]:
+    """Fail what still waits after *time_max_s*, as it does when the backend never settles an item."""
+
+    def expire(*_: object) -> None:
+        raise AssertionError(
+            f"the test still waits after {time_max_s:g} s: the backend has not settled an item of a batch, or a Future "
+            "of it has no result; the first lines of this failure show which call waits"
+        )
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, time_max_s, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def restore(harness: Harness) -> None:
@@ -117,9 +142,12 @@ def fence(engine: Any) -> Any:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Judge the test's groups after its body has passed; a broken invariant fails the test itself."""
-    result = yield
     if "harness_name" not in pyfuncitem.funcargs:
-        return result  # A backend's own test, which may break invariants.
+        return (yield)  # A backend's own test, which may break invariants.
+    harness: Any = pyfuncitem.funcargs["harness"]
+    is_long = pyfuncitem.path.stem.startswith(LONG_MODULES)
+    with nullcontext() if is_long else bounded(WAITS_MAX * harness.timeout_s):
+        result = yield
     own = (pyfuncitem.funcargs.get("harness"), pyfuncitem.funcargs.get("private"))
     for kit in (pyfuncitem.funcargs.get("kit"), pyfuncitem.funcargs.get("live")):
         if not isinstance(kit, Kit) or not any(each is kit.harness for each in own):

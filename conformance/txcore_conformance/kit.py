@@ -58,11 +58,18 @@ FAST: Final = Limits(
 )
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 60.0, *, pause_s: float = 0.02) -> T:
-    """Return the first true value of *condition*, evaluated each *pause_s*; fail with *what* after *timeout_s*."""
+def wait_until(
+    condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = 60.0, *, pause_s: float = 0.02
+) -> T:
+    """Return the first true value of *condition*, evaluated each *pause_s*; fail with *what* after *timeout_s*.
+
+    A function *what* returns the sentence about what there is instead.
+    """
     deadline_s = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline_s, f"{what} did not come true within {timeout_s:g} s"
+        if time.monotonic() >= deadline_s:
+            text = f"{what} did not come true" if isinstance(what, str) else what()
+            raise AssertionError(f"{text} within {timeout_s:g} s")
         time.sleep(pause_s)
     return value
 
@@ -98,7 +105,7 @@ class Recorder(SettlesEach):
                 backend.poll(0.01)
             else:
                 self._is_done.wait(0.01)
-        assert self.twice == [], f"items {self.twice} were settled more than once"
+        assert not self.twice, f"{len(self.twice)} items were settled more than once, item {self.twice[0]} among them"
         return [outcome for outcome in self.outcomes if outcome is not None]
 
 
@@ -275,7 +282,7 @@ class Kit:
         """Wait for a control call and return its result."""
         return future.result(self.timeout_s)
 
-    def until(self, condition: Callable[[], T], what: str = "the condition") -> T:
+    def until(self, condition: Callable[[], T], what: str | Callable[[], str] = "the condition") -> T:
         """Return the first true value of *condition*."""
         return wait_until(condition, what, self.timeout_s, pause_s=0.002)
 

@@ -27,6 +27,8 @@ from txcore_conformance.harness import Harness
 SUITE: Final = Path(__file__).parent / "suite"
 LONG_MODULES: Final = ("test_crash", "test_live_")
 """Modules of the suite that kill processes and brokers, and therefore take minutes."""
+STEPS: Final = ("test_port_control", "test_port", "test_port_ends", "test_port_strange", "test_commit")
+"""Modules that run first, in the order in which an author makes a backend; the long ones run last."""
 FIXTURES: Final = "txcore_conformance.fixtures"
 MARKERS: Final = (
     "requires(*promises): skip if the backend's capabilities lack one of them; `no:name` requires its absence",
@@ -89,14 +91,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Turn each harness's gaps into strict xfails.
+    """Turn each harness's gaps into strict xfails, and bring the suite into its order.
 
     Raises:
-        UsageError: a gap names a test that does not exist.
+        UsageError: a gap names a test that does not exist, or the suite is to run without a harness.
     """
     names = _harnesses(config)
     if not names:
+        if any(item.path.is_relative_to(SUITE) for item in items):
+            raise pytest.UsageError("the conformance suite needs --harness MODULE:CLASS")
         return
+    items.sort(key=_place)
     known = suite_tests() | {_plain_name(item) for item in items}
     for name in names:
         gaps = load_harness(name).gaps
@@ -170,6 +175,14 @@ def _harnesses(config: pytest.Config, module: Path | None = None) -> list[str]:
     names: list[str] = config.getoption("harness")
     is_long = module is not None and module.is_relative_to(SUITE) and module.stem.startswith(LONG_MODULES)
     return names if is_long else [*names, *config.getoption("harness_form")]
+
+
+def _place(item: pytest.Item) -> int:
+    """Return the place of an item's module in the suite; all other tests keep their own, before it."""
+    if not item.path.is_relative_to(SUITE):
+        return -1
+    name = item.path.stem
+    return STEPS.index(name) if name in STEPS else len(STEPS) + name.startswith(LONG_MODULES)
 
 
 def _plain_name(item: pytest.Item) -> str:

@@ -148,8 +148,9 @@ def read(
     start: Position | None = None,
     backend: Backend | None = None,
     count_max: int = 100,
+    what: str = "all that was stored",
 ) -> list[LogRecord]:
-    """Read a log from *start* until *enough* holds for the records read."""
+    """Read a log from *start* until *enough* holds for the records read; *what* names these in a failure."""
     reader = (backend or kit.backend).read(kit.group, kind, partition, start)
     records: list[LogRecord] = []
 
@@ -160,7 +161,7 @@ def read(
         return enough(records)
 
     try:
-        kit.until(is_enough, f"reading the {kind.value} log")
+        kit.until(is_enough, lambda: f"{len(records)} records of the {kind.value} log were read, not {what},")
     finally:
         reader.close()
     return records
@@ -176,7 +177,7 @@ def read_to(kit: Kit, reader: Reader, end: int, *, count_max: int = 100) -> list
         records.extend(reader.read(count_max))
         return reader.passed >= end
 
-    kit.until(has_passed, f"reading to {end}")
+    kit.until(has_passed, lambda: f"{len(records)} records were read, and all before {reader.passed}, not {end},")
     return records
 
 
@@ -189,7 +190,13 @@ def ops(kit: Kit, *, partition: int = 0, backend: Backend | None = None) -> list
 
 def halves(kit: Kit, count: int, **options: int) -> list[LogRecord]:
     """Return the first *count* records of a half log."""
-    return read(kit, LogKind.HALF, lambda found: len(found) >= count, **options)  # type: ignore[arg-type]
+    return read(
+        kit,
+        LogKind.HALF,
+        lambda found: len(found) >= count,
+        what=f"the {count} that are stored",
+        **options,  # type: ignore[arg-type]
+    )
 
 
 def now_ms() -> int:

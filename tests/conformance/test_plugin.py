@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +42,7 @@ def suite(tmp_path):
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "-p", PLUGIN, *arguments],
             cwd=tmp_path,
-            env={**environment, "PYTHONPATH": str(tmp_path)},
+            env={**environment, "PYTHONPATH": os.pathsep.join((str(tmp_path), environment.get("PYTHONPATH", "")))},
             capture_output=True,
             text=True,
             timeout=300,
@@ -133,6 +135,104 @@ def test_without_a_harness_the_suite_is_ignored(suite):
     """The plugin does nothing in a run without a harness."""
     status, output = suite(*WHOLE)
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED, output
+
+
+def test_a_module_of_the_suite_without_a_harness_is_a_usage_error(suite):
+    """One sentence names the missing option, not an error for each test."""
+    status, output = suite("--pyargs", "txcore_conformance.suite.test_port")
+    assert status == pytest.ExitCode.USAGE_ERROR, output
+    assert "the conformance suite needs --harness MODULE:CLASS" in output
+
+
+def test_the_suite_begins_with_the_port(suite):
+    """The first failure that an author sees is in what all other tests need."""
+    status, output = suite(*WHOLE, "--collect-only", "--harness", MEMORY)
+    assert status == 0, output
+    modules = list(
+        dict.fromkeys(line.partition("::")[0].rpartition("/")[2] for line in output.splitlines() if "::" in line)
+    )
+    assert modules[:4] == ["test_port_control.py", "test_port.py", "test_port_ends.py", "test_port_strange.py"], output
+    assert not [each for each in modules[:-7] if each.startswith(("test_live", "test_crash"))]
+
+
+SKELETON = Path(__file__).parents[2] / "examples" / "backend-skeleton"
+
+
+def test_the_skeletons_readme_makes_a_backend_of_another_name(suite, tmp_path):
+    """What a reader pastes gives a package without the skeleton's names, which passes the suite's first tests."""
+    copied = tmp_path / "examples" / "backend-skeleton"
+    shutil.copytree(SKELETON, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    block = (SKELETON / "README.md").read_text(encoding="utf-8").partition("```sh\n")[2].partition("```")[0]
+    steps = [line for line in block.splitlines() if line.startswith(("cp ", "cd ", "mv ", "sed ", "echo "))]
+    assert len(steps) == 5, block
+    script = "\n".join(["set -e", *steps]).replace("../txcore-acme", "txcore-acme")
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True)
+    made = tmp_path / "txcore-acme"
+    texts = [path.read_text(encoding="utf-8") for path in made.rglob("*") if path.is_file()]
+    assert not [text for text in texts if "mybroker" in text.lower() or "MyReader" in text]
+    (tmp_path / "txcore_acme").symlink_to(made / "txcore_acme")  # in the place of `pip install -e .`
+    status, output = suite(*WHOLE, "-k", "test_ping or test_appended", "--harness", "txcore_acme.testing:AcmeHarness")
+    assert status == 0, output
+    assert "2 passed" in output
+
+
+MISTAKE = """
+    import sys
+    sys.path.insert(0, %r)
+    import dataclasses
+    from txcore.records import LogKind
+    from txcore.wire import encode_ops
+    from txcore_mybroker.backend import MyBackend, MyReader, Options
+    from txcore_mybroker.testing import MyHarness
+
+    class Wrong(MyBackend):
+        def log_of(self, half, kind):
+            return (half.group, kind, half.partition)
+    %s
+
+    class WrongHarness(MyHarness):
+        timeout_s = 0.5
+        def open(self):
+            return Wrong(Options())
+"""
+OP_FIRST = """
+        def _release(self, resolution):
+            self._server.append(self.log_of(resolution.half, LogKind.OP), encode_ops([resolution.op]))
+            return super()._release(type(resolution)(resolution.half, None, resolution.targets, b""))
+"""
+NEVER_SETTLED = """
+        def _settle(self, batch, action):
+            pass
+"""
+FORGETFUL = """
+        def read(self, group, kind, partition, start=None):
+            reader = super().read(group, kind, partition, start)
+            read = reader.read
+            reader.read = lambda count_max: read(count_max)[:-1]
+            return reader
+"""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "test", "found"),
+    [
+        (OP_FIRST, "test_a_target_that_does_not_exist_writes_no_op", "an op is written although a target is refused"),
+        (NEVER_SETTLED, "test_appended_halves_are_read_back", "20 of 20 items were never settled"),
+        (
+            NEVER_SETTLED,
+            "test_a_closed_producer_refuses_new_work",
+            "still waits after 7.5 s: the backend has not settled",
+        ),
+        (FORGETFUL, "test_appended_halves_are_read_back", "19 records of the half log were read, not the 20"),
+    ],
+)
+def test_the_suite_names_an_authors_mistake(suite, mistake, test, found):
+    """A backend with one mistake fails the test of it, with a sentence that names the mistake."""
+    status, output = suite(
+        *WHOLE, "-k", test, "--harness", "tiny:WrongHarness", module="", extra=MISTAKE % (str(SKELETON), mistake)
+    )
+    assert status == 1, output
+    assert found in output
 
 
 @pytest.mark.parametrize(

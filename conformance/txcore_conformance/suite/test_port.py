@@ -174,6 +174,20 @@ def test_a_refused_target_is_named_and_writes_no_op(kit: Kit, topic: str) -> Non
     )
 
 
+def test_a_target_that_does_not_exist_writes_no_op(kit: Kit, topic: str) -> None:
+    """A release names the target that does not exist, and writes no op, neither before the targets nor after them."""
+    missing = kit.harness.missing_topic()
+    if missing is None:
+        pytest.skip("any topic will do on this backend")
+    kit.history.unjudged = "its target cannot be read"
+    half = raw.half(kit, topic, missing)
+    raw.append(kit, msgspec.structs.replace(half, messages=[]))  # A copy: its targets are not checked.
+    (outcome,) = raw.release(kit, raw.commit(half))
+    assert not raw.ops(kit), "an op is written although a target is refused: a crash would lose the message"
+    assert Status.REFUSED is outcome.status
+    assert ((0, 1) if kit.promises.atomic_release else (1,)) == outcome.missing
+
+
 @pytest.mark.requires("atomic_release")
 def test_an_atomic_release_shows_all_or_nothing(kit: Kit, topic: str) -> None:
     """Targets of one release never appear while another target of it is refused."""
@@ -275,8 +289,10 @@ def test_a_tick_comes_after_every_op_queued_before(kit: Kit, topic: str) -> None
     """Ops that a connection released before `mark` are read before the mark, merged or not."""
     halves = [raw.half(kit, topic) for _ in range(30)]
     raw.append(kit, *halves)
-    raw.release(kit, *[raw.rollback(half, flush=False) for half in halves])
+    released = Recorder([raw.rollback(half, flush=False) for half in halves])
+    kit.backend.release(released)  # The mark does not wait for its outcomes.
     assert {half.transaction_id for half in halves} == {each.transaction_id for each in raw.ops(kit)}
+    released.wait(kit.backend, kit.timeout_s)
 
 
 def test_claims_come_back_in_the_order_in_which_they_hold(kit: Kit) -> None:

@@ -16,6 +16,13 @@ from txcore_conformance.kit import PARTITION_COUNT, Kit, Recorder, error_of
 ALL = set(range(PARTITION_COUNT))
 
 
+@pytest.fixture(autouse=True)
+def _no_logs(kit: Kit, request: pytest.FixtureRequest) -> None:
+    """Keep the oracle from logs that a test without a topic does not write: its author's backend may have none yet."""
+    if "topic" not in request.fixturenames:
+        kit.history.unjudged = "no transaction was made"
+
+
 class Member:
     """A claim that holds every assigned partition and gives up every revoked one."""
 
