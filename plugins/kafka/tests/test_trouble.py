@@ -229,3 +229,11 @@ def test_what_the_client_did_not_take_is_not_kept_for_ever(kit, topic, monkeypat
         return not any(batch() for batch in kept)
 
     kit.until(is_gone, "the end of what was refused")
+
+
+def test_a_broker_that_is_not_there_is_named():
+    """The error has its address."""
+    backend = txcore.connect("kafka://127.0.0.1:1?control_timeout_s=1")
+    with contextlib.closing(backend):
+        error = error_of(lambda: backend.ensure_group("orders"), 10.0)
+    assert str(error).startswith("Kafka at 127.0.0.1:1: ")

@@ -72,12 +72,15 @@ class Control:
             self._admin = make_admin(self._options.connection())
         return self._admin
 
-    def _translated(self, error: KafkaException, what: str) -> TxcoreError:
-        """Return txcore's error; a timeout gives the reason why no broker answered, if the driver knows it."""
+    def _translated(self, error: BaseException, what: str) -> TxcoreError:
+        """Return txcore's error; without an answer it names the brokers, and the reason if the driver knows it."""
         ours = translated(error, what)
-        if isinstance(ours, BackendTimeoutError | BackendUnavailableError) and self._news.refusal is not None:
-            ours = BackendUnavailableError(f"{ours}; the last connection was refused: {self._news.refusal.str()}")
-        return ours
+        if not isinstance(ours, BackendTimeoutError | BackendUnavailableError):
+            return ours
+        text = f"Kafka at {self._options.servers}: {ours}"
+        if self._news.refusal is not None:
+            return BackendUnavailableError(f"{text}; the last connection was refused: {self._news.refusal.str()}")
+        return type(ours)(text)
 
     def ensure_group(self, group: str, asked: int | None) -> int:
         """Create or verify the group's topics; return its number of partitions.
@@ -138,7 +141,7 @@ class Control:
                 TopicCollection([half]), request_timeout=self._options.control_timeout_s
             )
         except (KafkaException, TxcoreError) as error:
-            return failed(translated(error, f"looking for topic {half!r}"))
+            return failed(self._translated(error, f"looking for topic {half!r}"))
 
         def answered(described: Future[Any]) -> None:
             error = described.exception()
@@ -147,7 +150,7 @@ class Control:
             elif is_missing(error):
                 future.set_exception(missing_group(group))
             else:
-                future.set_exception(translated(error, f"looking for topic {half!r}"))
+                future.set_exception(self._translated(error, f"looking for topic {half!r}"))
 
         request[half].add_done_callback(answered)
         return future

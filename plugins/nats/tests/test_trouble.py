@@ -326,3 +326,14 @@ def test_what_expired_before_it_was_sent_takes_no_room(kit, proxy, monkeypatch):
         assert {REFUSED} == set(raw.statuses(outcomes))
     proxy.forward()
     kit.until(lambda: raw.statuses(raw.append(kit, raw.half(kit, topic), backend=backend)) == [DURABLE], "the way back")
+
+
+def test_a_server_that_is_not_there_is_named(caplog):
+    """The error and the log have its address and the reason, in plain words."""
+    caplog.set_level(logging.DEBUG, "txcore.nats")
+    backend = txcore.connect("nats://127.0.0.1:1?control_timeout_s=2")
+    with contextlib.closing(backend):
+        error = error_of(lambda: backend.ensure_group("orders"), 10.0)
+    assert isinstance(error, BackendUnavailableError)
+    assert str(error) == "connecting to 127.0.0.1:1: Connection refused"
+    assert {str(error)} == {each.txcore["reason"] for each in caplog.records if each.message == "nats.link_down"}

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import functools
+import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -321,6 +322,8 @@ def translate(error: BaseException, doing: str) -> TxcoreError:
         translated = BackendUnavailableError(f"{doing}: no encrypted connection: {error}")
     elif isinstance(error, TimeoutError | asyncio.TimeoutError):
         translated = BackendTimeoutError(f"{doing}: no answer from NATS in time")
+    elif isinstance(error, OSError) and error.errno:
+        translated = BackendUnavailableError(f"{doing}: {os.strerror(error.errno)}")
     else:
         translated = BackendUnavailableError(f"{doing}: {error!r}")
     translated.__cause__ = error

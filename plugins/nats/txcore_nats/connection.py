@@ -139,6 +139,7 @@ class Link:
         self._owner = owner
         self._randomness = randomness
         self._servers = list(options.servers)
+        self._places = ", ".join(server.removeprefix("nats://") for server in options.servers)
         self._client: LinkClient | None = None
         self._up = asyncio.Event()
         self._gone = asyncio.Event()
@@ -203,10 +204,10 @@ class Link:
                 delay_s = RECONNECT_DELAY_FIRST_S
                 await self._serve(client)
             except Exception as error:  # noqa: BLE001 - after any error it is tried again
-                reason = translate(error, "connecting")
+                reason = translate(error, f"connecting to {self._places}")
                 unreached = BackendUnavailableError(str(reason)) if isinstance(reason, BackendTimeoutError) else reason
                 self.last_error = unreached
-                _log.info("nats.link_down", extra={"reason": str(self.last_error)})
+                _log.debug("nats.link_down", extra={"txcore": {"reason": str(self.last_error)}})
             finally:
                 await close_client(client)
             if not self._is_closed:
@@ -259,7 +260,7 @@ class Link:
         await self._owner.link_up(client)
         self._client = client
         self._up.set()
-        _log.info("nats.link_up", extra={"server": client.connected_server_version})
+        _log.debug("nats.link_up", extra={"txcore": {"server": client.connected_server_version}})
         try:
             while not client.is_closed and not self._gone.is_set():
                 # A client that hangs in its own closing shows this in its state only.
@@ -272,7 +273,7 @@ class Link:
             if not self._is_closed:
                 self._up.clear()
             self.last_error = BackendUnavailableError(f"the connection to NATS was lost: {client.last_error!r}")
-            _log.info("nats.link_down", extra={"reason": str(self.last_error)})
+            _log.debug("nats.link_down", extra={"txcore": {"reason": str(self.last_error)}})
             self._owner.link_down(self.last_error)
 
     def _look(self) -> None:
