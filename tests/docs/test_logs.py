@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import scenes
 from blocks import ROOT, blocks_of
 
 from txcore.runtime.instrumentation import ALERTS
 
 PAGE = "docs/logs.md"
+SOURCES = [path for path in sorted(ROOT.glob("plugins/*/txcore_*/*.py")) if "_log." in path.read_text(encoding="utf-8")]
 
 
 def masked(text):
@@ -36,6 +38,14 @@ def run_programs():
         for block in blocks_of(PAGE):
             if block.language == "python":
                 exec(compile(block.text, PAGE, "exec", dont_inherit=True), namespace)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_a_plugins_event_has_its_facts_where_the_page_says(source):
+    """They are in `record.txcore`; an ordinary event is DEBUG, and nothing is INFO."""
+    text = source.read_text(encoding="utf-8")
+    assert re.findall(r"extra=\{\s*(?!\"txcore\")\S+", text) == []
+    assert re.findall(r"_log\.info|logging\.INFO", text) == []
 
 
 def test_every_warning_is_on_the_page():

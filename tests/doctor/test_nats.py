@@ -392,7 +392,7 @@ def test_targets(line, group, admin):
     line("WARN", "no target was named")
     admin.create(f"mail-{group}", f"mail.{group}.>")
     line("OK", "in streams: 1 target", targets=(f"mail.{group}.sent",))
-    line("FAIL", "in no stream: lost.sent", "nats stream add --subjects=lost.sent", targets=("lost.sent",))
+    line("FAIL", "in no stream: lost.sent", "nats stream add NAME --subjects=lost.sent", targets=("lost.sent",))
 
 
 @pytest.mark.breaks("nats.target-streams")

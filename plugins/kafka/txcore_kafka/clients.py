@@ -135,7 +135,7 @@ def _drop_records(producer: Any) -> None:
         try:
             step()
         except KafkaException as error:
-            _log.debug("kafka.discarded", extra={"reason": str(error)})
+            _log.debug("kafka.discarded", extra={"txcore": {"reason": str(error)}})
 
 
 class ConnectionNews:
@@ -152,4 +152,4 @@ class ConnectionNews:
         """Remember and log an error that the producer's client reports."""
         if is_refused_connection(error):
             self.refusal = error
-        _log.info("kafka.connection", extra={"reason": error.str(), "code": error.name()})
+        _log.debug("kafka.connection", extra={"txcore": {"reason": error.str(), "code": error.name()}})

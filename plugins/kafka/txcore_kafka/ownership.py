@@ -142,7 +142,7 @@ class KafkaClaim:
                 self._refusal = error
                 return
             except (TxcoreError, KafkaException) as error:
-                _log.warning("kafka.claim_error", extra={"group": self.group, "reason": str(error)})
+                _log.warning("kafka.claim_error", extra={"txcore": {"group": self.group, "reason": str(error)}})
                 self._holdings.lose_all()
                 pause.wait(RETRY_S)
 
@@ -163,7 +163,7 @@ class KafkaClaim:
                     if error is not None:
                         self._judge(error)
                 if self._is_silent():
-                    _log.warning("kafka.claim_silent", extra={"group": self.group, "member": self._member})
+                    _log.warning("kafka.claim_silent", extra={"txcore": {"group": self.group, "member": self._member}})
                     consumer.unsubscribe()
                     while self._is_silent() and not self.is_closed:
                         consumer.poll(POLL_S)
@@ -224,7 +224,7 @@ class KafkaClaim:
         ours = translated(error, f"taking part in group {self.group!r}")
         if isinstance(ours, ConfigError):
             raise ours
-        _log.info("kafka.claim", extra={"group": self.group, "reason": error.str()})
+        _log.debug("kafka.claim", extra={"txcore": {"group": self.group, "reason": error.str()}})
 
     def _config(self) -> dict[str, Any]:
         session_ms = round(self._options.session_timeout_s * 1000)

@@ -274,7 +274,7 @@ class Producing:
             elif cause is None or cause.fatal():
                 self._rebuild(cause)
             else:
-                _log.warning("kafka.producer_error", extra={"reason": str(error)})
+                _log.warning("kafka.producer_error", extra={"txcore": {"reason": str(error)}})
         except Exception:  # noqa: BLE001
             _log_bug()
         self._take_reports()
@@ -317,7 +317,7 @@ class Producing:
 
     def _rebuild(self, cause: KafkaError | None) -> None:
         """Replace a dead client by a new one; all items under way end as expired."""
-        _log.error("kafka.producer_rebuilt", extra={"reason": str(cause)})
+        _log.error("kafka.producer_rebuilt", extra={"txcore": {"reason": str(cause)}})
         self.rebuilt_count += 1
         with self._lock:
             old = self.clients()
@@ -329,7 +329,7 @@ class Producing:
     def _refuse(self, cause: KafkaError) -> None:
         """Keep the client that the broker refused: another one, made at once, would be refused without an end."""
         self._refusal = refusal = translated(cause, "opening a producer")
-        _log.error("kafka.producer_refused", extra={"reason": str(refusal)})
+        _log.error("kafka.producer_refused", extra={"txcore": {"reason": str(refusal)}})
         self._expire_all(refusal)
 
     def _try_again(self, cause: KafkaError | None) -> None:

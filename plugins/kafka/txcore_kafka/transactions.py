@@ -157,7 +157,7 @@ class TransactionLane:
         self._producer.init_transactions(CALL_S)
 
     def _give_up_client(self, reason: str) -> None:
-        _log.warning("kafka.transactional_producer_rebuilt", extra={"reason": reason})
+        _log.warning("kafka.transactional_producer_rebuilt", extra={"txcore": {"reason": reason}})
         self.rebuilt_count += 1
         self._discard_client()
 

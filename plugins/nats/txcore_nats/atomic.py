@@ -329,7 +329,7 @@ def _only_op(found: Found | None) -> Op | None:
     try:
         ops: Sequence[Op] = decode_ops(found.body)
     except WireFormatError as error:
-        _log.warning("nats.op_unreadable", extra={"reason": str(error)})
+        _log.warning("nats.op_unreadable", extra={"txcore": {"reason": str(error)}})
         return None
     return ops[0] if len(ops) == 1 else None
 

@@ -258,7 +258,7 @@ def _flags(subject: NatsSubject) -> Finding:
 def _targets(subject: NatsSubject) -> Finding:
     missing = [name for name, view in subject.target_streams.items() if view is None]
     if missing:
-        change = f"nats stream add --subjects={missing[0]} --storage=file --replicas=3 --discard=new"
+        change = f"nats stream add NAME --subjects={missing[0]} --storage=file --replicas=3 --discard=new"
         return fail(f"in no stream: {shortened(missing)}", change)
     return ok(f"in streams: {counted(len(subject.target_streams), 'target')}")
 

@@ -127,7 +127,7 @@ class Housekeeper:
         try:
             await cleaning
         except TxcoreError as error:
-            _log.info("nats.cleaning_failed", extra={"group": names.group, "reason": str(error)})
+            _log.debug("nats.cleaning_failed", extra={"txcore": {"group": names.group, "reason": str(error)}})
 
     async def _first_since(self, stream: str, subject: str, since: datetime) -> int:
         """Return the sequence of the first message younger than *since*, as the server reports it to a new consumer."""

@@ -84,7 +84,7 @@ class LookUps:
             if isinstance(error, MessageRejectedError):
                 # The server that holds the stream is older, or the user may only ask for single messages.
                 self._is_refused = True
-                _log.info("nats.single_lookups", extra={"reason": str(error)})
+                _log.debug("nats.single_lookups", extra={"txcore": {"reason": str(error)}})
                 is_complete = False
             elif status is not Status.DURABLE:
                 for _, end in wanted:

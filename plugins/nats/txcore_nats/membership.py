@@ -156,7 +156,7 @@ class Membership:
 
     def failed(self, error: TxcoreError) -> None:
         """See `Receiver`."""
-        _log.info("nats.claim_not_reading", extra={"group": self._group, "reason": str(error)})
+        _log.debug("nats.claim_not_reading", extra={"txcore": {"group": self._group, "reason": str(error)}})
 
     def has_room(self) -> bool:
         """See `Receiver`; always true, as each message is applied at once."""
@@ -201,7 +201,7 @@ class Membership:
                 self._beaten_s = max(self._beaten_s, sent_s)
                 self._step_soon()
             else:
-                _log.info("nats.beat_failed", extra={"group": self._group, "reason": str(error)})
+                _log.debug("nats.beat_failed", extra={"txcore": {"group": self._group, "reason": str(error)}})
 
         if self._holdings.unpolled_s < UNPOLLED_LEASES * lease_s:
             subject = self._names.key("own", "member", self._identity)
@@ -310,7 +310,7 @@ class Membership:
         try:
             await self._shared.api.call(f"STREAM.PURGE.{self._names.bucket_stream}", {"filter": subject})
         except TxcoreError as error:
-            _log.info("nats.purge_failed", extra={"reason": str(error)})
+            _log.debug("nats.purge_failed", extra={"txcore": {"reason": str(error)}})
 
 
 def _lease(owner: str) -> bytes:

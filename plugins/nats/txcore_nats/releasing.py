@@ -209,7 +209,7 @@ class Release:
         if self._is_superseded(found):
             if self._resolution.targets:
                 identity = id_text(self._resolution.half.transaction_id)
-                _log.warning("nats.op_refused_behind_target", extra={"transaction_id": identity})
+                _log.warning("nats.op_refused_behind_target", extra={"txcore": {"transaction_id": identity}})
         else:
             self._write()
 

@@ -266,7 +266,7 @@ class _Consumer:
         try:
             await self._client.publish(subject, as_json(request), self._inbox)
         except Exception as error:  # noqa: BLE001 - the connection is lost; a new consumer is made on the next one
-            _log.debug("nats.pull_failed", extra={"reason": repr(error)})
+            _log.debug("nats.pull_failed", extra={"txcore": {"reason": repr(error)}})
             self.ended.set()
 
     async def _arrived(self, message: Any) -> None:

@@ -61,7 +61,7 @@ def test_a_group_whose_parked_streams_expire_is_used_on_and_its_other_settings_a
     for name in parked:
         kit.channel().queue_declare(name, durable=True, arguments=old)
     assert kit.wait(kit.backend.ensure_group(kit.group, 2)) == 2
-    logged = {record.stream for record in caplog.records if record.message == "rabbitmq.parked_expires"}
+    logged = {record.txcore["stream"] for record in caplog.records if record.message == "rabbitmq.parked_expires"}
     assert sorted(logged) == parked
     half = raw.half(kit, kit.queue())
     raw.append(kit, half)

@@ -319,7 +319,7 @@ class RabbitmqBackend(ClosedAtExit):
                 return
             self._is_size_verified = isinstance(error, MessageRejectedError)
             if not self._is_size_verified:
-                _log.warning("rabbitmq.size_not_verified", extra={"reason": str(error)})
+                _log.warning("rabbitmq.size_not_verified", extra={"txcore": {"reason": str(error)}})
             future.set_result(count)
 
         body = bytes(self._options.body_size_max + RECORD_OVERHEAD_MAX)

@@ -100,7 +100,7 @@ class LoopThread:
             try:
                 self._ioloop.start()
             except Exception:  # noqa: BLE001 - an error inside pika must not end the thread that settles all items
-                _log.exception("rabbitmq.loop_error", extra={"loop": self._name})
+                _log.exception("rabbitmq.loop_error", extra={"txcore": {"loop": self._name}})
 
     def _drain(self) -> None:
         # Cleared first: a request that is appended after this is found here, or its caller wakes the thread again.
@@ -112,7 +112,7 @@ class LoopThread:
         try:
             request()
         except Exception:  # noqa: BLE001 - a failing request must not affect the others
-            _log.exception("rabbitmq.request_error", extra={"loop": self._name})
+            _log.exception("rabbitmq.request_error", extra={"txcore": {"loop": self._name}})
 
 
 class _Answers(logging.Filter):
@@ -214,7 +214,7 @@ class Link:
         self._loop.later(STABLE_S, functools.partial(self._proved, connection))
         connection.add_on_connection_blocked_callback(self._blocked)
         connection.add_on_connection_unblocked_callback(self._unblocked)
-        _log.info("rabbitmq.link_up", extra={"link": self._name})
+        _log.debug("rabbitmq.link_up", extra={"txcore": {"link": self._name}})
         self._owner.link_up(connection)
 
     def _proved(self, connection: Any) -> None:
@@ -223,11 +223,11 @@ class Link:
 
     def _blocked(self, _connection: Any, frame: Any) -> None:
         reason = str(frame.method.reason) or "alarm"
-        _log.warning("rabbitmq.blocked", extra={"link": self._name, "reason": reason})
+        _log.warning("rabbitmq.blocked", extra={"txcore": {"link": self._name, "reason": reason}})
         self._owner.link_blocked(reason)
 
     def _unblocked(self, _connection: Any, _frame: Any) -> None:
-        _log.warning("rabbitmq.unblocked", extra={"link": self._name})
+        _log.warning("rabbitmq.unblocked", extra={"txcore": {"link": self._name}})
         self._owner.link_blocked("")
 
     def _lost(self, _connection: Any, error: BaseException) -> None:
@@ -235,9 +235,9 @@ class Link:
         is_news, self._is_open = self._is_open, False
         translated = translate(error, f"connecting to {self._nodes[-1].host}:{self._nodes[-1].port}")
         _log.log(
-            logging.WARNING if is_news and not self._is_closed else logging.INFO,
+            logging.WARNING if is_news and not self._is_closed else logging.DEBUG,
             "rabbitmq.link_down",
-            extra={"link": self._name, "reason": str(translated)},
+            extra={"txcore": {"link": self._name, "reason": str(translated)}},
         )
         try:
             self._owner.link_down(translated)

@@ -130,11 +130,14 @@ class GroupSetup:
         elif self._steps and self._is_old_parked(error):
             _log.warning(
                 "rabbitmq.parked_expires",
-                extra={"stream": self._steps[0].name, "reason": getattr(error, "reply_text", "")},
+                extra={"txcore": {"stream": self._steps[0].name, "reason": getattr(error, "reply_text", "")}},
             )
             self._with_channel(self._bind)
         elif self._steps and is_forbidden(error) and not self._is_new:
-            _log.info("rabbitmq.not_compared", extra={"group": self._group, "reason": getattr(error, "reply_text", "")})
+            _log.debug(
+                "rabbitmq.not_compared",
+                extra={"txcore": {"group": self._group, "reason": getattr(error, "reply_text", "")}},
+            )
             self._steps.clear()
             self._is_looking = True
             self._with_channel(self._look)

@@ -121,7 +121,7 @@ class Sending:
         try:
             end(status, error)
         except Exception:  # noqa: BLE001 - inside a callback of pika it would end the connection
-            _log.exception("rabbitmq.settle_error", extra={"routing_key": self.routing_key})
+            _log.exception("rabbitmq.settle_error", extra={"txcore": {"routing_key": self.routing_key}})
 
 
 class Lane:
@@ -211,7 +211,7 @@ class Lane:
         for candidate in candidates:
             candidate.is_returned = len(candidates) == 1
             candidate.is_doubtful = len(candidates) > 1
-        _log.info("rabbitmq.returned", extra={"exchange": method.exchange, "reply": method.reply_text})
+        _log.debug("rabbitmq.returned", extra={"txcore": {"exchange": method.exchange, "reply": method.reply_text}})
 
     def _confirmed(self, frame: Any) -> None:
         method = frame.method

@@ -161,7 +161,7 @@ class Locks:
             refused = self._refused[partition] = _Refused(now_s, now_s)
         refused.last_s = now_s
         if now_s - refused.since_s >= self._lost_after_s:
-            _log.warning("rabbitmq.lock_lost", extra={"group": self._group, "queue": self._name(partition)})
+            _log.warning("rabbitmq.lock_lost", extra={"txcore": {"group": self._group, "queue": self._name(partition)}})
             refused.since_s = now_s
             refused.substitute += 1
 
@@ -175,7 +175,7 @@ class Locks:
         if is_locked(error):
             self._done(is_granted=False)
         else:
-            _log.warning("rabbitmq.lock_refused", extra={"group": self._group, "reason": repr(error)})
+            _log.warning("rabbitmq.lock_refused", extra={"txcore": {"group": self._group, "reason": repr(error)}})
             self._loop.later(REOPEN_DELAY_S, lambda: self._again(connection))
 
     def _again(self, connection: Any) -> None:

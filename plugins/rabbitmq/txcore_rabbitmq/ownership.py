@@ -137,7 +137,7 @@ class ExclusiveClaim:
         self._roll.clear()
         self._holdings.lose_all()
         self._trying.clear()
-        _log.info("rabbitmq.claim_down", extra={"group": self._group, "reason": str(error)})
+        _log.debug("rabbitmq.claim_down", extra={"txcore": {"group": self._group, "reason": str(error)}})
 
     def link_blocked(self, reason: str) -> None:
         """Count every member as present during an alarm of the broker, when no announcement arrives."""
@@ -214,7 +214,7 @@ class ExclusiveClaim:
 
     def _take_away(self) -> None:
         for partition in self._holdings.lose_overdue():
-            _log.warning("rabbitmq.not_given_up", extra={"group": self._group, "partition": partition})
+            _log.warning("rabbitmq.not_given_up", extra={"txcore": {"group": self._group, "partition": partition}})
             self._locks.free(partition)
 
     def _given_up(self, partition: int, state: State) -> None:

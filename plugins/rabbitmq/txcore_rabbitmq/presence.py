@@ -95,7 +95,9 @@ class Presence:
         try:
             announcement = decode_announcement(body)
         except WireFormatError as error:
-            _log.warning("rabbitmq.announcement_unread", extra={"exchange": self._exchange, "reason": str(error)})
+            _log.warning(
+                "rabbitmq.announcement_unread", extra={"txcore": {"exchange": self._exchange, "reason": str(error)}}
+            )
             return
         if announcement.member == self._member:
             self._unheard_since_s = None
@@ -106,7 +108,9 @@ class Presence:
         self._channel, self._queue = None, ""
         connection = self._connection
         if connection is not None and connection.is_open:
-            _log.warning("rabbitmq.presence_lost", extra={"exchange": self._exchange, "reason": repr(error)})
+            _log.warning(
+                "rabbitmq.presence_lost", extra={"txcore": {"exchange": self._exchange, "reason": repr(error)}}
+            )
             self._loop.later(REOPEN_DELAY_S, lambda: self._reopen(connection))
 
     def _reopen(self, connection: Any) -> None:
