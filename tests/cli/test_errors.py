@@ -80,7 +80,7 @@ def test_unknown_option_is_a_usage_error(txcore):
     for arguments, sentence in (
         (["demo", "--nope"], "no such option: --nope (txcore demo --help)"),
         (["demo", "--orders"], "option '--orders' requires an argument (txcore demo --help)"),
-        (["doctor", "--group", "shop"], "missing argument 'URL' (txcore doctor --help)"),
+        (["show", "--group", "shop"], "missing argument 'ID' (txcore show --help)"),
         (["fence", "xyzzy"], "no such command 'xyzzy' (txcore fence --help)"),
     ):
         ran = txcore(*arguments)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -12,14 +14,15 @@ from rich.text import Text
 
 from txcore.backends.options import split_url
 from txcore.cli.helping import JSON_HELP
+from txcore.cli.operating.place import FILE_NAME, TABLE, Place, the_address
 from txcore.cli.operating.screen import Screen
-from txcore.errors import BackendNotInstalledError, UsageError
-from txcore.findings import BODY_SIZE, HORIZON_S, Examination, Level, Report, Request, examine
+from txcore.errors import BackendNotInstalledError, BackendUnavailableError, UsageError
+from txcore.findings import BODY_SIZE, HORIZON_S, Examination, Level, Line, Report, Request, examine, fail
 from txcore.message_table import Mode
 from txcore.registry import connect, open_doctor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
 STATUS: Final = {Level.OK: 0, Level.FAIL: 1, Level.WARN: 3}
 """Exit codes by level; 2 is the code of a usage error, as for every command."""
@@ -28,11 +31,20 @@ INDENT: Final = 6
 
 
 def doctor(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The broker, as given to txcore.connect().")],
+    url: Annotated[
+        str, typer.Argument(metavar="[URL]", help="The broker, as given to txcore.connect(). Or TXCORE_BROKER.")
+    ] = "",
     *,
-    group: Annotated[str, typer.Option(metavar="NAME", help="The producer group to examine; it is not created.")],
-    database: Annotated[str, typer.Option(metavar="URL", help="The fence's database (SQLAlchemy).")] = "",
-    table: Annotated[str, typer.Option(metavar="NAME", help="The fence's table there.")] = "txcore_tx",
+    group: Annotated[
+        str, typer.Option(metavar="NAME", help="The producer group to examine; it is not created. Or TXCORE_GROUP.")
+    ] = "",
+    database: Annotated[
+        str, typer.Option(metavar="URL", help="The fence's database (SQLAlchemy). Or TXCORE_DATABASE.")
+    ] = "",
+    table: Annotated[str, typer.Option(metavar="NAME", help="The fence's table there.", show_default=TABLE)] = "",
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Take these from a file; {FILE_NAME} here, if there is no URL.")
+    ] = None,
     mode: Annotated[Mode, typer.Option(help="The producers' mode: table and auto need the message table.")] = Mode.HALF,
     target: Annotated[
         list[str] | None, typer.Option(metavar="TOPIC", help="A target topic to look at; may be repeated.")
@@ -58,16 +70,27 @@ def doctor(
 
     Exit code: 0 all OK or DEV, 3 warnings, 1 failures or unreachable, 2 misuse.
     """
-    if split_url(url).scheme == "memory":
+    given = Place(broker=url, group=group, database=database, table=table, config=config)
+    place = the_address(given, called="URL")
+    if split_url(place.broker).scheme == "memory":
         raise UsageError("memory:// lives inside one process: there is no live broker to examine")
     split_url(monitor)
-    request = Request(group, tuple(target or ()), max_body, horizon, monitor)
+    request = Request(place.group, tuple(target or ()), max_body, horizon, monitor)
+    report = Report((), ())
+    examinations: list[Examination[Any]] = []
+    undecided: Callable[[], Mapping[bytes, bytes]] = dict
     with contextlib.ExitStack() as stack, Screen(as_json=as_json).busy("asking broker and database"):
-        # All are opened before the first check, so that a wrong URL or password is said at once.
-        broker = _broker(stack, url, request)
-        undecided = broker[-1].subject.undecided
-        examinations = [*broker, *_database(stack, database, table, mode, undecided), *_callbacks(callback or ())]
-        report = Report((), ())
+        # All are opened before the first check, so that a mistake is said at once. One that is down hides no other.
+        try:
+            examinations += _broker(stack, place.broker, request)
+            undecided = examinations[-1].subject.undecided
+        except BackendUnavailableError as error:
+            report = report.joined(_down("broker", error))
+        try:
+            examinations += _database(stack, place.database, place.table, mode, undecided)
+        except BackendUnavailableError as error:
+            report = report.joined(_down("database", error))
+        examinations += _callbacks(callback or ())
         for examination in examinations:
             report = report.joined(examine(examination))
     report = report.for_developer() if dev else report
@@ -76,6 +99,10 @@ def doctor(
     else:
         _show(Console(highlight=False), report)
     raise typer.Exit(STATUS[report.level])
+
+
+def _down(name: str, error: BackendUnavailableError) -> Report:
+    return Report((Line(name, fail(str(error), f"start the {name}, or correct its URL")),), ())
 
 
 def _broker(stack: contextlib.ExitStack, url: str, request: Request) -> list[Examination[Any]]:

@@ -86,13 +86,16 @@ def at_place(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def addresses(place: Place, *, needs_broker: bool = True, needs_group: bool = True) -> list[Address]:
+def addresses(
+    place: Place, *, needs_broker: bool = True, needs_group: bool = True, called: str = "--broker"
+) -> list[Address]:
     """Return the named group, else every group of the file.
 
     Args:
         place: The options.
         needs_broker: Whether the command asks the broker.
         needs_group: Whether it asks about a group; otherwise the group may be "".
+        called: What the command calls the broker's URL.
 
     Raises:
         UsageError: no option, variable or file names the broker, or two of them contradict each other.
@@ -103,14 +106,14 @@ def addresses(place: Place, *, needs_broker: bool = True, needs_group: bool = Tr
     database = place.database or ("" if place.config else environment.get("TXCORE_DATABASE", ""))
     group = place.group or environment.get("TXCORE_GROUP", "")
     if place.broker and place.config:
-        raise UsageError("--broker and --config are given: use one of them")
+        raise UsageError(f"{called} and --config are given: use one of them")
     is_enough = broker if needs_broker else broker or database
     if is_enough:
         if not group and needs_broker and needs_group:
             raise UsageError("name the producer group with --group or TXCORE_GROUP")
         return [Address(broker, group, database, place.table or TABLE)]
     if not (place.config or environment.get("TXCORE_CONFIG") or Path(FILE_NAME).exists()):
-        named = "--broker" if needs_broker else "--database"
+        named = called if needs_broker else "--database"
         named += " and --group" if needs_broker and needs_group else ""
         raise UsageError(f"say where: give {named}, or --config FILE; there is no {FILE_NAME} here")
     found = _from_file(place, group)
@@ -139,13 +142,13 @@ def _from_file(place: Place, group: str) -> list[Address]:
     ]
 
 
-def the_address(place: Place, *, needs_broker: bool = True) -> Address:
+def the_address(place: Place, *, needs_broker: bool = True, called: str = "--broker") -> Address:
     """Return the one named group, or the only one of the file.
 
     Raises:
         UsageError: as for `addresses`, or the file has several groups and none is named.
     """
-    found = addresses(place, needs_broker=needs_broker)
+    found = addresses(place, needs_broker=needs_broker, called=called)
     if len(found) > 1:
         raise UsageError(f"which group? Name it with --group: {', '.join(each.group for each in found)}")
     return found[0]
