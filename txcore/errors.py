@@ -42,6 +42,11 @@ class TxcoreError(Exception):
     """Base of every error that txcore raises itself."""
 
 
+def sentence_of(error: BaseException) -> str:
+    """Return an error for people: the sentence of an error of txcore, or the type and text of any other."""
+    return str(error) if isinstance(error, TxcoreError) and str(error) else repr(error)
+
+
 class UsageError(TxcoreError):
     """A mistake by the caller; nothing was sent."""
 

@@ -558,10 +558,12 @@ def test_rows_that_a_batch_reads_do_not_grow_with_the_waiting_rows(postgresql):
 
 
 @pytest.mark.parametrize(
-    "error", [BackendUnavailableError("gone"), OSError("a driver's own")], ids=["ours", "driver's"]
+    ("error", "reason"),
+    [(BackendUnavailableError("gone"), "gone"), (OSError("a driver's own"), """OSError("a driver's own")""")],
+    ids=["ours", "driver's"],
 )
-def test_relay_reports_trouble_and_goes_on_behind_it(bench, error):
-    """A relay reports a database error once, whatever its type, and continues after it."""
+def test_relay_reports_trouble_and_goes_on_behind_it(bench, error, reason):
+    """A relay reports a database error once, whatever its type, and continues after it; ours is a plain sentence."""
     relay = bench.relay()
     take, failures = relay.table.take, iter(range(3))
 
@@ -580,6 +582,7 @@ def test_relay_reports_trouble_and_goes_on_behind_it(bench, error):
         == len(bench.observed.named(instrumentation.RELAY_UP))
         == 1
     )
+    assert bench.observed.named(instrumentation.RELAY_DOWN)[0]["reason"] == reason
     assert (relay.stats().sent, relay.stats().trouble) == (1, "")
 
 

@@ -121,7 +121,7 @@ def test_hanging_probe_delays_no_caller_beyond_its_wait(no_jitter, wait_until):
 
 
 def test_going_down_and_coming_back_are_one_log_line_each(circuit, clock, caplog):
-    """Each line has the group, the source and the reason."""
+    """Each line has the group and the source; that it is back has no reason."""
     with caplog.at_level(logging.WARNING, "txcore.sidecar"):
         for _ in range(3):
             ask(circuit, "down")
@@ -133,6 +133,7 @@ def test_going_down_and_coming_back_are_one_log_line_each(circuit, clock, caplog
         ask(circuit)
     assert ["callback.down", "callback.up"] == [record.message for record in caplog.records]
     assert {"group": "orders", "source": "callback", "reason": "down"} == caplog.records[0].txcore
+    assert {"group": "orders", "source": "callback"} == caplog.records[1].txcore
 
 
 def test_notes_open_and_close_it_without_a_question(circuit, clock, caplog):

@@ -8,6 +8,7 @@ from typing import Any
 from txcore.checker import finish, in_hand, listener_check, retry_backoff
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
+from txcore.errors import sentence_of
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.records import OpKind, ParkCode
 from txcore.runtime import instrumentation as names
@@ -46,7 +47,7 @@ def read_fence(tenure: Tenure, chunk: Sequence[Pending]) -> Flow[dict[bytes, Fen
         try:
             found = yield call(tenure, context.fence.check, ids, databases)
         except Exception as error:  # noqa: BLE001 - the database's trouble is no answer
-            reason = repr(error)
+            reason = sentence_of(error)
     return {identity: found.get(identity, FenceReading(FenceAnswer.NO_ANSWER, reason)) for identity in ids}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from txcore.checker import fence_check, finish, op_writing
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
-from txcore.errors import InMessageTableError, WrongDatabaseError
+from txcore.errors import InMessageTableError, WrongDatabaseError, sentence_of
 from txcore.fence import FenceAnswer
 from txcore.history.force_rules import Consent, consent_of
 from txcore.records import FINAL_KINDS, Forced, OpKind, reply_count
@@ -28,7 +28,7 @@ def force(tenure: Tenure, pending: Pending) -> Flow[None]:
             yield from _refuse(tenure, pending, at[0], wanted, f"refused: {error}")
             return
         except Exception as error:  # noqa: BLE001 - an override is for exactly this case; it is recorded
-            context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=repr(error))
+            context.report.event(names.CHECK_NO_ANSWER, transaction_id=pending.transaction_id, error=sentence_of(error))
     elif terms.asks_fence and not is_override:
         refusal = yield from _ask_fence(tenure, pending, wanted)
         if refusal:

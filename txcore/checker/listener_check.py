@@ -7,6 +7,7 @@ from typing import Final
 from txcore.checker import op_writing, retry_backoff
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
+from txcore.errors import sentence_of
 from txcore.ids import known_id
 from txcore.listener import CheckListener, HalfView
 from txcore.message import LocalTransactionState, Message
@@ -45,7 +46,7 @@ def ask(tenure: Tenure, pending: Pending) -> Flow[None]:
     try:
         answer = yield call
     except Exception as error:  # noqa: BLE001 - user code; no answer is no answer, whatever it raised
-        context.report.event(names.CHECK_NO_ANSWER, transaction_id=identity, error=repr(error))
+        context.report.event(names.CHECK_NO_ANSWER, transaction_id=identity, error=sentence_of(error))
         retry_backoff.put_off(tenure, pending, None, getattr(error, "retry_after_s", 0.0))
         return
     if not tenure.may_write or pending.is_closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txcore.checker.decide import Pending
 from txcore.checker.tenure import Tenure
+from txcore.errors import sentence_of
 from txcore.runtime import instrumentation as names
 
 
@@ -21,4 +22,6 @@ def put_off(tenure: Tenure, pending: Pending, error: Exception | None = None, re
     backoff_ms = min(backoff_s * 1000, max(pending.terms.interval_ms, limits.retry_s * 1000))
     pending.due_ms = tenure.now_ms() + max(backoff_ms, retry_after_s * 1000)
     if error is not None:
-        tenure.context.report.event(names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=repr(error))
+        tenure.context.report.event(
+            names.RELEASE_UNKNOWN, transaction_id=pending.transaction_id, error=sentence_of(error)
+        )

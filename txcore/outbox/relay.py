@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from txcore import arguments
 from txcore.clock import Clock, Randomness, SystemClock, system_randomness
-from txcore.errors import BackendNotInstalledError, TransactionStateError
+from txcore.errors import BackendNotInstalledError, TransactionStateError, sentence_of
 from txcore.ids import TransactionId
 from txcore.lifecycle import RunningInside
 from txcore.outbox.relay_steps import BatchReport, RelayContext, RelayLimits, Rest, relay_batch
@@ -217,7 +217,7 @@ class Relay(RunningInside):
                 self._wait_out(str(error))
                 continue
             except Exception as error:  # noqa: BLE001 - a driver's own error must not end the relay for good
-                self._wait_out(repr(error))
+                self._wait_out(sentence_of(error))
                 continue
             if report.uncertain and not report.sent:
                 self._wait_out("the broker gave no certain answer")

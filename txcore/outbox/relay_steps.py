@@ -261,7 +261,7 @@ def _refuse(context: RelayContext, work: _Work, row: TableRow, error: Exception 
     work.refused.append(Refused(row, str(error), is_parked))
     name = names.RELAY_PARKED if is_parked else names.RELAY_REFUSED
     context.report.event(
-        name, transaction_id=row.transaction_id, index=row.index, tries=row.tries + 1, error=repr(error)
+        name, transaction_id=row.transaction_id, index=row.index, tries=row.tries + 1, error=str(error)
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txcore.clock import Clock, Randomness
-from txcore.errors import CheckPostponedError
+from txcore.errors import CheckPostponedError, sentence_of
 from txcore.runtime.circuit_breaker import CircuitBreaker
 
 LOG: Final = logging.getLogger("txcore.sidecar")
@@ -73,7 +73,7 @@ class SourceCircuit:
         try:
             yield question
         except BaseException as error:
-            question.failure = question.failure or repr(error)
+            question.failure = question.failure or sentence_of(error)
             raise
         finally:
             self._leave(question)
@@ -119,16 +119,15 @@ class SourceCircuit:
         was_probing = self._breaker.is_probing
         if not question.failure:
             if self._breaker.succeeded():
-                self._report("up", self.reason)
+                self._report("up")
             self.reason = ""
         elif self._breaker.failed(question.retry_after_s):
-            self._report("down", question.failure)
+            self._report("down", reason=question.failure)
             self.reason = question.failure
         elif was_probing:
             self.reason = question.failure
         self._changed.notify_all()
 
-    def _report(self, change: str, reason: str) -> None:
+    def _report(self, change: str, **reason: str) -> None:
         event = f"{self.name.partition(' ')[0]}.{change}"
-        facts = {"group": self._group, "source": self.name, "reason": reason}
-        LOG.warning(event, extra={"txcore": facts})
+        LOG.warning(event, extra={"txcore": {"group": self._group, "source": self.name, **reason}})
