@@ -13,6 +13,7 @@ import txcore
 from txcore.ids import parse_id
 from txcore.operator.operator import Operator
 from txcore.records import HalfRecord, OpKind
+from txcore.sidecar.logs import facts_of
 from txcore.sidecar.web.sessions import COOKIE, LIFETIME_S, Sessions, name_of
 from txcore.sidecar.web.tokens import Token
 
@@ -147,9 +148,10 @@ def test_guard_refuses_a_path_that_looks_open(served, one):
 
 
 def test_decision_is_in_the_log_of_the_process_too(served, one, caplog):
-    """The line has operator, decision and reason."""
+    """The line has operator, decision and reason, and the id as every other line writes it."""
     served.client("t").post(path_of(one, "commit"), asked(one), JSON)
     (record,) = [each for each in caplog.records if each.message == "operator.asked"]
+    assert one == facts_of(record)["transaction_id"]
     assert ("orders", "Ann (api)", "commit", "customer called") == tuple(
         record.txcore[name] for name in ("group", "by", "verb", "reason")
     )

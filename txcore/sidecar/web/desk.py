@@ -250,9 +250,10 @@ class Desk:
         if not wanted.is_whole:
             raise DeskError(400, "name the whole transaction id")
         _require_reason(decision.reason)
-        expected = confirmation_of(bytes.fromhex(wanted.digits), override=decision.override)
+        identity = bytes.fromhex(wanted.digits)
+        expected = confirmation_of(identity, override=decision.override)
         _require_confirmed(decision.confirmation, expected)
-        facts = {"group": group, "transaction_id": wanted.digits, "verb": decision.verb.value, "by": decision.by}
+        facts = {"group": group, "transaction_id": identity, "verb": decision.verb.value, "by": decision.by}
         with self._reading(runner) as backend, self._acting:
             operator = Operator(backend, group, by=decision.by, clock=self._sidecar.clock)
             try:
