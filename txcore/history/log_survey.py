@@ -8,6 +8,7 @@ without a proof are left out, as checkers do not believe them.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -294,7 +295,8 @@ def existing_partitions(backend: Backend, group: str, timeout_s: float = 30.0) -
     except ConfigError as error:
         if error.key != "group":
             raise
-        raise UsageError(f"this broker has no group {group!r}; `txcore topics create` creates it") from error
+        creating = f"txcore topics create --group {shlex.quote(group)}"
+        raise UsageError(f"this broker has no group {group!r}; `{creating}` creates it") from error
     return wait_for(backend, backend.ensure_group(group), timeout_s)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txcore.errors import TxcoreError, UsageError
+from txcore.fence import FenceAnswer
 from txcore.history.journey import Journey
 from txcore.ids import TransactionId
 from txcore.operator import selection
@@ -50,6 +51,8 @@ def ask_fence(fence: SqlFence | None, journey: Journey) -> Asked:
         return Asked()
     identity = journey.transaction_id
     reading = fence.peek([identity])[identity]
+    if reading.answer is FenceAnswer.NO_ANSWER and not reading.is_foreign:
+        return Asked(reading)  # the row would be asked for in vain
     try:
         return Asked(reading, fence.rows([identity]).get(identity))
     except TxcoreError as error:

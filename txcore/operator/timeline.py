@@ -67,7 +67,7 @@ def op_text(op: Op) -> str:
 def _half_text(half: Half) -> str:
     parts = [f"generation {half.generation}", f"by {half.by}", f"immune for {half.immunity_ms / 1000:g} s"]
     if half.generation:
-        parts = [f"generation {half.generation}: resumed", half.reason]
+        parts = [f"generation {half.generation}: resumed", half.reason.strip().removesuffix(":")]
     elif half.folded_to >= 0:
         parts.append("carried forward")
     return ", ".join(each for each in parts if each)

@@ -137,5 +137,5 @@ def test_a_misspelt_group_is_not_created(world):
     """The command refuses a group that does not exist, and does not create it."""
     for _ in range(2):
         ran = world.here("pending", "--broker", world.broker_url, "--group", "ordres")
-        assert ran.sentence == "this broker has no group 'ordres'; `txcore topics create` creates it"
+        assert ran.sentence == "this broker has no group 'ordres'; `txcore topics create --group ordres` creates it"
         assert ran.status == 2

@@ -39,6 +39,15 @@ def test_a_pending_half_with_its_fence_row(world):
     assert "body: parcel 1" in world("show", short(identity), "--bodies").output
 
 
+def test_a_database_that_is_down_is_said_once(world):
+    """The reason is in the fence's answer, and not again beside it."""
+    identity = world.fenced()
+    down = "postgresql+psycopg://shop@127.0.0.1:1/shop"
+    ran = world.here("show", identity, "--broker", world.broker_url, "--group", world.kit.group, "--database", down)
+    assert (ran.status, squeezed(ran.output).count("Connection refused")) == (0, 1)
+    assert "fence no answer: the connection was lost or could not be made" in squeezed(ran.output)
+
+
 def test_a_half_of_the_listener_style_is_shown_with_its_row(world):
     """The row decides the half; the listener decides only if there is no row."""
     with_row, without = world.listened(), world.listened(has_row=False)
@@ -62,6 +71,13 @@ def test_looking_leaves_no_tombstone(world):
     world.open_connection.close()
     assert "fence   COMMIT" in world("show", short(identity)).output
     assert world.fence.stats().states == {1: 1}
+
+
+def test_a_resume_without_a_reason_ends_with_the_name(world):
+    """Nothing follows the operator's name, not even a colon."""
+    identity = world.parked()
+    assert world("resume", identity, "--yes", "--by", "anna").status == 0
+    assert "generation 1: resumed, anna\n" in world("show", identity).output
 
 
 def test_the_whole_journey_in_order(world):

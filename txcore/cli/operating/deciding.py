@@ -21,6 +21,7 @@ from txcore.history.log_survey import Survey
 from txcore.ids import TransactionId, id_text
 from txcore.operator import formatting, selection, to_json
 from txcore.operator.awaited import Awaited
+from txcore.operator.lookup import find
 from txcore.operator.plan import Plan, Step, Verb, is_doubtful, plan
 from txcore.results import EndResult, EndState
 
@@ -123,8 +124,9 @@ rollback = _deciding(Verb.ROLLBACK, "rolled back: their messages are never deliv
 
 def _run(place: Place, asked: Asked) -> None:
     if bool(asked.ids) == bool(asked.chosen):
+        both = "; not both" if asked.ids else ""
         raise UsageError(
-            "name transactions, or choose them with --all, --older-than, --topic, --key or --reason; not both"
+            f"name transactions, or choose them with --all, --older-than, --topic, --key or --reason{both}"
         )
     if asked.verb is not Verb.RESUME and not asked.why.strip():
         raise UsageError(f"{REASON_TEXT}: --why TEXT")
@@ -197,11 +199,8 @@ class _Decision:
         if wanted.is_whole:
             return bytes.fromhex(wanted.digits)
         identity = selection.the_one(wanted, known)
-        if identity is None:
-            raise UsageError(
-                f"no pending or parked transaction has the id {wanted.text!r}; `txcore show {wanted.text}` also finds "
-                "finished ones"
-            )
+        if identity is None:  # finished perhaps, so that a repeated command says so
+            return find(self._session.operator, self._session.address.group, wanted).transaction_id
         return identity
 
     # -- planning ----------------------------------------------------------------------------------------------------
