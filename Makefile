@@ -37,7 +37,7 @@ FORMS := txcore_kafka.testing:KafkaTransactionHarness txcore_nats.testing:NatsAt
 	txcore_conformance.memory:SignedHarness txcore_mybroker.testing:MyHarness
 SKELETON := examples/backend-skeleton
 SUITE := conformance/txcore_conformance/suite
-CODE := txcore plugins conformance spark tests benchmarks docs/site examples/backend-redis examples/frameworks $(SKELETON)
+CODE := txcore plugins conformance spark tests benchmarks docs/site examples/backend-redis examples/frameworks examples/from-rocketmq $(SKELETON)
 TEXT := README.md CONTRIBUTING.md CHANGELOG.md Makefile .ci/run docs
 
 # Starts the three brokers, or uses those that TXCORE_KAFKA_URL and its like name, for the command behind it.
@@ -289,12 +289,16 @@ FRAMEWORKS ?= $(VENV)/frameworks
 $(FRAMEWORKS)/.installed: pyproject.toml examples/frameworks/requirements.txt | $(BIN)/python
 	rm -rf $(FRAMEWORKS)
 	$(BIN)/python -m venv --without-pip $(FRAMEWORKS)
-	$(PIP) --python $(FRAMEWORKS)/bin/python install -r examples/frameworks/requirements.txt -e ".[asyncio,cli,kafka,rabbitmq,conformance]"
+	$(PIP) --python $(FRAMEWORKS)/bin/python install -r examples/frameworks/requirements.txt -e ".[asyncio,checker,cli,kafka,postgresql,rabbitmq,conformance]"
 	@touch $@
 
 .PHONY: frameworks
 frameworks: $(DEV) $(FRAMEWORKS)/.installed ## kill the examples for Flask, Celery, Temporal and others, on real Kafka and RabbitMQ (minutes)
 	$(BIN)/python -m txcore_conformance.brokers --run kafka,rabbitmq -- $(FRAMEWORKS)/bin/pytest -q -o faulthandler_timeout=300 examples/frameworks/tests
+
+.PHONY: cutover
+cutover: $(FRAMEWORKS)/.installed ## move examples/from-rocketmq from a real RocketMQ to Kafka and back, with killed shops (minutes)
+	PYTHONPATH=. $(FRAMEWORKS)/bin/pytest -q -s -o faulthandler_timeout=500 examples/from-rocketmq/tests
 
 .PHONY: clean
 clean: ## remove what these commands made, the virtual environment included

@@ -35,8 +35,20 @@ class Program:
         self.log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdout=output, stderr=output, start_new_session=True
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
+
+    def write(self, text: str) -> None:
+        """Write to the program's standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(text.encode())
+        self._process.stdin.flush()
 
     def wait_for(self, sign: str) -> None:
         """Wait until the program has printed *sign*."""
