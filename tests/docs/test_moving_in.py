@@ -1,4 +1,4 @@
-"""The relay that stands in for Debezium's connector: the page's command, run on an outbox table of Debezium's form."""
+"""The relay in place of Debezium's connector: the page's command, run on an outbox table of Debezium's form."""
 
 from __future__ import annotations
 
