@@ -9,6 +9,7 @@ import os
 
 import nats
 import packing
+from nats.js.api import ConsumerConfig
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import txcore
@@ -23,7 +24,8 @@ async def main() -> None:
     await inbox.prune(keep_s=30 * 86_400)  # longer than the stream keeps messages
     client = await nats.connect(f"nats://{broker}")
     subject = os.environ.get("TOPIC", "orders.created")
-    subscription = await client.jetstream().pull_subscribe(subject, durable="packing")
+    again = ConsumerConfig(ack_wait=10.0)  # after a kill its messages come again this many seconds later
+    subscription = await client.jetstream().pull_subscribe(subject, durable="packing", config=again)
     async with (
         txcore.connect(f"nats://{broker}") as backend,
         txcore.Checker(backend, packing.GROUP, fence=fence),
