@@ -15,8 +15,12 @@ from pathlib import Path
 
 import pytest
 from txcore_conformance import brokers
-from txcore_conformance.kit import wait_until
+from txcore_conformance.kit import Recorder, wait_until
+from txcore_conformance.raw import target_only
 from txcore_conformance.required import obtained
+
+import txcore
+from txcore.records import Status
 
 ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "examples" / "node-service"
@@ -116,6 +120,39 @@ def run(tmp_path):
         if each.process.poll() is None:
             each.process.kill()
             each.process.wait()
+
+
+@pytest.fixture
+def start_ready(run, python, tmp_path):
+    """Start a Python program, and wait until it has printed a line "ready"."""
+
+    def start(program, timeout_s=DEADLINE_S, **environment):
+        started = run([python, str(program)], tmp_path, **environment)
+
+        def is_ready():
+            assert started.process.poll() is None, started.log.read_text()
+            return "ready" in started.log.read_text().splitlines()  # a traceback may contain the word
+
+        wait_until(is_ready, program.name, timeout_s)
+        return started
+
+    return start
+
+
+@pytest.fixture
+def publish():
+    """Return a function that publishes numbers as txcore's targets, and some of them a second time."""
+
+    def numbers_of(url, group, topic, numbers, *, twice_each=3):
+        with txcore.connect(url) as backend:
+            backend.ensure_group(group).result(30)
+            items = [target_only(group, topic, b"%d" % number) for number in numbers]
+            items += items[::twice_each]
+            batch = Recorder(items)
+            backend.release(batch)
+            assert {Status.DURABLE} == {outcome.status for outcome in batch.wait(backend, 60.0)}
+
+    return numbers_of
 
 
 @pytest.fixture

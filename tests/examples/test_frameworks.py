@@ -14,13 +14,8 @@ from typing import ClassVar
 
 import pytest
 from txcore_conformance.crash_plugin import kill_at_every_step
-from txcore_conformance.kit import Recorder
-from txcore_conformance.raw import target_only
 from txcore_conformance.scenario import Scenario
 from txcore_sqlite.consumer import read_topic
-
-import txcore
-from txcore.records import Status
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -188,17 +183,10 @@ def test_the_django_checker_ends_when_it_is_asked_to(tmp_path, wait_until):
         process.wait()
 
 
-def test_the_worker_killed_in_the_middle_applies_each_message_once(tmp_path, wait_until):
+def test_the_worker_killed_in_the_middle_applies_each_message_once(tmp_path, publish, wait_until):
     """The worker applies each message once, and ends with status 0 after SIGTERM."""
     broker, database, log = tmp_path / "broker.db", tmp_path / "warehouse.db", tmp_path / "log"
-    backend = txcore.connect(f"sqlite:///{broker}")
-    backend.ensure_group("shop").result(30)
-    items = [target_only("shop", "orders.created", b"%d" % number) for number in range(200)]
-    items += items[::2]
-    batch = Recorder(items)
-    backend.release(batch)
-    assert {Status.DURABLE} == {outcome.status for outcome in batch.wait(backend, 60.0)}
-    backend.close().result(10)
+    publish(f"sqlite:///{broker}", "shop", "orders.created", range(200), twice_each=2)
     environment = {**os.environ, "BROKER_FILE": str(broker), "DATABASE": f"sqlite:///{database}"}
     command = [sys.executable, str(EXAMPLES / "worker" / "worker.py")]
 

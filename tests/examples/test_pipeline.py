@@ -9,7 +9,6 @@ import sys
 import uuid
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from txcore_conformance import brokers
 from txcore_conformance.crash_plugin import EMBEDDED, kill_at_every_step
 from txcore_conformance.demo.consuming import open_consumer
-from txcore_conformance.kit import Recorder
-from txcore_conformance.raw import target_only
 from txcore_conformance.required import obtained
 from txcore_conformance.scenario import Scenario
 
 import txcore
-from txcore.records import Status
 from txcore.registry import plugin_for
 
 FOLDER = Path(__file__).parents[2] / "examples" / "pipeline"
@@ -118,18 +114,10 @@ def test_the_same_on_each_broker(scenario, harness):
     packed_once_however_killed(scenario, f"txcore_{name}.testing:{prefix}Harness")
 
 
-@dataclass(frozen=True)
-class Kind:
-    """The database of one broker's worker, and the form of its broker's address."""
-
-    dialect: str = "sqlite"
-    user: str = ""
+DIALECTS = {"kafka": "sqlite", "rabbitmq": "sqlite", "nats": "sqlite+aiosqlite"}
 
 
-KINDS = {"kafka": Kind(), "rabbitmq": Kind(), "nats": Kind("sqlite+aiosqlite")}
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=DIALECTS)
 def name(request):
     return request.param
 
@@ -142,24 +130,13 @@ def url(name):
     broker.remove()
 
 
-def take_orders(url, topic, first, count):
-    """Publish orders, every third one twice."""
-    with txcore.connect(url) as backend:
-        backend.ensure_group("orders").result(30)
-        items = [target_only("orders", topic, b"%d" % number) for number in range(first, first + count)]
-        items += items[::3]
-        batch = Recorder(items)
-        backend.release(batch)
-        assert {Status.DURABLE} == {outcome.status for outcome in batch.wait(backend, 60.0)}
-
-
 def parcels(database):
     with closing(sqlite3.connect(database, timeout=30)) as connection:
         return [int(order) for (order,) in connection.execute("SELECT order_number FROM parcels")]
 
 
 def test_a_worker_killed_again_and_again_packs_and_announces_each_order_once(
-    name, url, run, python, wait_until, tmp_path
+    name, url, start_ready, publish, wait_until, tmp_path
 ):
     """The worker's own checker finishes what the killed one has begun."""
     topic, database = f"orders{uuid.uuid4().hex[:8]}", tmp_path / "parcels.db"
@@ -168,20 +145,13 @@ def test_a_worker_killed_again_and_again_packs_and_announces_each_order_once(
     ids: dict[int, set[str]] = {}
 
     def start():
-        started = run(
-            [python, str(FOLDER / f"{name}_worker.py")],
-            tmp_path,
+        return start_ready(
+            FOLDER / f"{name}_worker.py",
+            90.0,
             BROKER=url.partition("://")[2],
             TOPIC=topic,
-            DATABASE=f"{KINDS[name].dialect}:///{database}",
+            DATABASE=f"{DIALECTS[name]}:///{database}",
         )
-
-        def is_ready():
-            assert started.process.poll() is None, started.log.read_text()
-            return "ready" in started.log.read_text()
-
-        wait_until(is_ready, "the worker", 90.0)
-        return started
 
     def read():
         for message in announced.poll(500):
@@ -189,7 +159,7 @@ def test_a_worker_killed_again_and_again_packs_and_announces_each_order_once(
             announced.ack(message.position)
         return len(ids)
 
-    take_orders(url, topic, 0, COUNT)
+    publish(url, "orders", topic, range(COUNT))
     worker = start()
     for number in range(1, KILLS + 1):
         wait_until(lambda least=number * COUNT // (KILLS + 2): len(parcels(database)) >= least, "some of it", 90.0)
@@ -197,7 +167,7 @@ def test_a_worker_killed_again_and_again_packs_and_announces_each_order_once(
         worker.process.wait()
         worker = start()
     wait_until(lambda: len(parcels(database)) >= COUNT, "all of it", 90.0)
-    take_orders(url, topic, COUNT, 1)  # after all repeated messages
+    publish(url, "orders", topic, [COUNT])  # after all repeated messages
     wait_until(lambda: len(parcels(database)) > COUNT, "the last one", 90.0)
     wait_until(lambda: read() > COUNT, "the announcements", 90.0)
     assert list(range(COUNT + 1)) == sorted(parcels(database))
