@@ -221,12 +221,21 @@ def opened(place: Place, screen: Screen, *, may_create: bool = False) -> Iterato
         yield open_session(stack, place, address, screen, may_create=may_create)
 
 
+def require_shared(url: str) -> None:
+    """Require a broker that other processes can reach.
+
+    Raises:
+        UsageError: it is the memory broker.
+    """
+    if split_url(url).scheme == "memory":
+        raise UsageError("memory:// lives inside one process: no other process can look into it")
+
+
 def open_session(
     stack: ExitStack, place: Place, address: Address, screen: Screen, *, may_create: bool = False
 ) -> Session:
     """Open one group until *stack* is closed."""
-    if split_url(address.broker).scheme == "memory":
-        raise UsageError("memory:// lives inside one process: no other process can look into it")
+    require_shared(address.broker)
     if not may_create:
         require_file(address.broker, "broker")
     fence = stack.enter_context(open_fence(address)) if address.database else None

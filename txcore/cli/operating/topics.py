@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from txcore.backends.options import split_url
 from txcore.cli.helping import SectionedGroup
-from txcore.cli.operating.place import Place, Session, at_place, opened, the_address, the_broker
+from txcore.cli.operating.place import Place, Session, at_place, opened, require_shared, the_address, the_broker
 from txcore.cli.operating.screen import Screen
 from txcore.errors import ConfigError, TxcoreError, UsageError
 from txcore.guarantees import BrokerObject
@@ -51,8 +50,7 @@ def create(place: Place, targets: Targets = None, partitions: Partitions = 0) ->
     """
     screen = Screen(as_json=place.as_json)
     address = the_broker(place) if targets else the_address(place)
-    if split_url(address.broker).scheme == "memory":
-        raise UsageError("memory:// lives inside one process: no other process can look into it")
+    require_shared(address.broker)
     count = None
     if address.group:
         with opened(place, screen, may_create=True) as session, screen.busy("asking the broker"):
