@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812
+from txcore_spark.engines.session import open_session
+from txcore_spark.engines.sources import frame_of
 from txcore_spark.plan import Range, Source
 from txcore_spark.readers import reader_of
 from txcore_spark.rows import Kind, Place
 from txcore_spark.selftest.run import Bed, make_bed, plant
-from txcore_spark.session import open_session
-from txcore_spark.sources import frame_of
 
 
 def ranges_of(bed: Bed) -> list[Range]:

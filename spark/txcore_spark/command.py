@@ -10,23 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
+from txcore.audit.engines import ENGINES
 from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
+from txcore_spark.engines import choice
+from txcore_spark.engines.noise import SparkOutput
+from txcore_spark.engines.session import is_submitted
 from txcore_spark.job import Audit, Window
 from txcore_spark.limits import limits_of
-from txcore_spark.noise import SparkOutput
 from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
-from txcore_spark.session import is_submitted, open_session
 from txcore_spark.store import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MODES: Final = ("incremental", "once", "continuous")
 SUMMARY_KEYS: Final = (
@@ -52,6 +51,7 @@ class Wish:
     as_json: bool = False
     is_landed: bool = True
     is_verbose: bool = False
+    engine: str = ""
     steps_max: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,17 +63,14 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
         window = window_of(wish)
         settings = loaded.config.audit
         progress = progress or Progress(quiet=not (wish.is_verbose or sys.stderr.isatty()))
-        progress.say("starting Spark")
-        with output.caught():
-            session = open_session(settings.master, settings.driver_memory, wish.settings, settings.spark_jars)
-        if settings.kafka_source == "spark":
-            _require_native(session)
+        name = choice.chosen(wish.engine)
+        progress.say(f"starting {choice.TITLES[name]}")
+        engine = choice.open_engine(name, loaded, wish.settings, output)
         store = Store(settings.store)
-        tracker = session.sparkContext.statusTracker()
 
         def step() -> int:
-            with progress.step(tracker) as say:
-                audit = Audit(session, loaded, store, say=say)
+            with progress.step(engine.tasks) as say:
+                audit = Audit(engine, loaded, store, say=say)
                 is_once = wish.mode == "once"
                 manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
             return _finish(manifest, store, wish)
@@ -82,7 +79,7 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
     except (ConfigFileError, UsageError):
         output.forget()
         raise
-    except Exception as error:  # noqa: BLE001 - any exception of Spark, Java or a driver fails the audit
+    except Exception as error:  # noqa: BLE001 - any exception of an engine or a driver fails the audit
         print(f"txcore: the audit failed: {_sentence(error)}{output.hint}", file=sys.stderr)  # noqa: T201 - speaks
         return FAILED
     output.forget()
@@ -97,12 +94,6 @@ def _finish(manifest: Mapping[str, Any], store: Store, wish: Wish) -> int:
     else:
         print("\n".join(lines_of(manifest, report)), flush=True)  # noqa: T201
     return int(manifest["exit_code"])
-
-
-def _require_native(session: SparkSession) -> None:
-    from txcore_spark import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
-
-    native.require(session)
 
 
 def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:
@@ -189,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", dest="as_json")
     parser.add_argument("--no-land", action="store_false", dest="is_landed")
     parser.add_argument("--steps", type=int, default=0, dest="steps_max")
+    parser.add_argument("--engine", choices=ENGINES, default="")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     given = parser.parse_args(arguments)
     config, settings = given.config, given.settings

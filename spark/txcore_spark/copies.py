@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from txcore.records import OpKind
+from txcore_spark import expressions as F
+from txcore_spark.expressions import Column
+from txcore_spark.frames import Frame
 from txcore_spark.rows import Kind
-from txcore_spark.tally import sent_if_few
 
 LOG: Final = ("backend", "group", "partition")
 """Columns that a half log and its op log have in common, also after one of them was made anew."""
@@ -25,14 +24,14 @@ def is_copy() -> Column:
     return F.col("kind") == int(Kind.COPY)
 
 
-def unproven(rows: DataFrame, ticks: DataFrame) -> DataFrame:
+def unproven(rows: Frame, ticks: Frame) -> Frame:
     """Return the `COPY` rows among *rows* whose proof is not among *ticks*."""
     proofs = ticks.where((F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.TICK)))
-    proofs = proofs.select(*LOG, F.col("position").alias("place"), F.lower(F.hex("tx")).alias("text"))
+    proofs = proofs.select(*LOG, F.col("position").alias("place"), F.hex_text("tx").alias("text"))
     return rows.where(is_copy()).join(proofs, [*LOG, "place", "text"], "left_anti")
 
 
-def counting(rows: DataFrame, ticks: DataFrame, judged: Mapping[int, Column]) -> DataFrame:
+def counting(rows: Frame, ticks: Frame, judged: Mapping[int, Column]) -> Frame:
     """Return *rows* without those of copies that have no proof.
 
     A copy is believed where a missing record proves nothing: its proof may be one of those that were not read.
@@ -44,7 +43,6 @@ def counting(rows: DataFrame, ticks: DataFrame, judged: Mapping[int, Column]) ->
     is_known = F.lit(False)
     for number, condition in judged.items():
         is_known = F.when(F.col("group") == number, condition).otherwise(is_known)
-    born_ms = F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint")
-    forged = unproven(rows, ticks).withColumn("born_ms", born_ms).where(is_known).select(*RECORD).distinct()
-    halves = rows.where(F.col("kind") == int(Kind.HALF)).join(sent_if_few(forged), list(RECORD), "left_anti")
-    return rows.where(F.col("kind") != int(Kind.HALF)).unionByName(halves.select(*rows.columns))
+    forged = unproven(rows, ticks).with_column("born_ms", F.born_ms()).where(is_known).select(*RECORD).distinct()
+    halves = rows.where(F.col("kind") == int(Kind.HALF)).join(forged.small_if_few(), RECORD, "left_anti")
+    return rows.where(F.col("kind") != int(Kind.HALF)).union(halves.select(*rows.columns))

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
+from txcore_spark import expressions as F
+from txcore_spark.expressions import Column
+from txcore_spark.frames import Frame
 from txcore_spark.landing import Planned
 from txcore_spark.plan import FENCE, OP, OWN_LOGS, TARGET, Edge
 from txcore_spark.rows import BUCKET_MS, Kind
@@ -71,7 +71,7 @@ class Coverage:
     def judged(self, scope: Scope) -> dict[int, Column]:
         """Return, per group number, for which transactions absence is a proof."""
         return {
-            number: F.expr("false")
+            number: F.lit(False)
             if group in self.withheld
             else F.col("born_ms") >= F.lit(self.judged_from_ms.get(group, 0))
             for group, number in scope.groups.items()
@@ -88,14 +88,14 @@ class Coverage:
     def rows_known(self, scope: Scope) -> dict[int, Column]:
         """Return, per group number, for which transactions a missing fence row proves that none was written."""
         return {
-            scope.groups[group]: F.col("tx") >= F.lit(bytearray(horizon))
+            scope.groups[group]: F.col("tx") >= F.lit(bytes(horizon))
             for group, horizon in self.horizons.items()
             if group not in self.rows_withheld
         }
 
 
 def measure(
-    rows: DataFrame, planned: Planned, scope: Scope, before: Mapping[str, Any] | None, now_ms: int, *, since_ms: int = 0
+    rows: Frame, planned: Planned, scope: Scope, before: Mapping[str, Any] | None, now_ms: int, *, since_ms: int = 0
 ) -> Coverage:
     """Return the coverage of this step's landed *rows*.
 
@@ -176,7 +176,7 @@ def _follow(found: Coverage, planned: Planned, marks_by_place: Mapping[tuple[int
 def _note_losses(
     found: Coverage,
     planned: Planned,
-    rows: DataFrame,
+    rows: Frame,
     scope: Scope,
     before: Mapping[str, Any] | None,
     now_ms: int,
@@ -193,10 +193,9 @@ def _note_losses(
     if not gone:
         return
     skew_ms = round(scope.loaded.config.audit.skew_s * 1000)
-    times = (
-        rows.where(F.col("kind") < int(Kind.COVER))
-        .groupBy("source", "partition")
-        .agg(F.min(F.coalesce("ts_ms", F.col("bucket").cast("bigint") * BUCKET_MS)).alias("first_ms"))
+    times = rows.where(F.col("kind") < int(Kind.COVER)).aggregate(
+        ["source", "partition"],
+        F.min_of(F.coalesce("ts_ms", F.col("bucket").cast("bigint") * BUCKET_MS)).alias("first_ms"),
     )
     first_ms = {(each["source"], each["partition"]): each["first_ms"] for each in times.collect()}
     for key in gone:

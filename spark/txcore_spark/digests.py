@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from txcore.audit.verdicts import SENT
+from txcore_spark import expressions as F
+from txcore_spark.expressions import Column
 
 
 def is_altered() -> Column:
@@ -25,14 +24,12 @@ def is_vouched() -> Column:
 
 def joined_digest() -> Column:
     """Return the digest of a transaction, hexadecimal, from those of its targets."""
-    digests = F.array_sort(F.collect_list(F.when(F.col("digest").isNotNull(), F.struct("index", "digest"))))
-    return F.sha2(F.unhex(F.array_join(F.transform(digests, lambda each: F.hex(each["digest"])), "")), 256)
+    return F.sha256_of("digest", "index")
 
 
 def is_missent() -> Column:
     """Return whether the targets have another digest than the fence row, or one of them two."""
-    parts = {"high": F.substring("sent_digest", 1, 16), "low": F.substring("sent_digest", 17, 16)}
     is_other = F.col("twofold") > 0
-    for part, text in parts.items():
-        is_other = is_other | (F.conv(text, 16, -10).cast("bigint") != F.col(f"row_{part}"))
+    for part, first in (("high", 1), ("low", 17)):
+        is_other = is_other | (F.signed_of_hex(F.col("sent_digest"), first) != F.col(f"row_{part}"))
     return is_other

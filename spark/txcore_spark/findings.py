@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from txcore.audit.verdicts import FAR, PREDICATES, SEVERITIES, Severity, Thresholds, Verdict
 from txcore.records import OpKind
+from txcore_spark import expressions as F
+from txcore_spark.expressions import Column
+from txcore_spark.frames import Frame
 from txcore_spark.rows import Kind
-from txcore_spark.tally import sent_if_few
 
 PLACES_MAX: Final = 20
 """Most places that one finding names."""
@@ -43,13 +42,13 @@ def verdict_columns(thresholds: Thresholds) -> Column:
     """Return an array of the names of all verdicts on a tally."""
     tally: Any = Columns()
     named = [F.when(holds(tally, thresholds), F.lit(verdict.name)) for verdict, holds in PREDICATES.items()]
-    return F.array_compact(F.array(*named))
+    return F.texts(*named)
 
 
-def judged(tallies: DataFrame, thresholds: Thresholds) -> DataFrame:
+def judged(tallies: Frame, thresholds: Thresholds) -> Frame:
     """Return one line per verdict on a transaction."""
     return (
-        tallies.withColumn("verdicts", verdict_columns(thresholds))
+        tallies.with_column("verdicts", verdict_columns(thresholds))
         .where(F.size("verdicts") > 0)
         .select(*SHOWN, F.explode("verdicts").alias("verdict"))
     )
@@ -62,65 +61,60 @@ def _difference() -> Column:
         "altered": "the half differs from the digest in the fence row",
         "missent": "the targets differ from the digest in the fence row",
     }
-    named = F.array_compact(F.array(*(F.when(F.col(name) > 0, F.lit(each)) for name, each in texts.items())))
-    return F.when(F.col("verdict") == Verdict.CORRUPT.name, named).otherwise(F.array().cast("array<string>"))
+    named = F.texts(*(F.when(F.col(name) > 0, F.lit(each)) for name, each in texts.items()))
+    return F.when(F.col("verdict") == Verdict.CORRUPT.name, named).otherwise(F.texts())
 
 
-def with_places(findings: DataFrame, rows: DataFrame, names: Mapping[int, str]) -> DataFrame:
+def with_places(findings: Frame, rows: Frame, names: Mapping[int, str]) -> Frame:
     """Return findings with the places of their records, the reasons that operators gave there, and what differs."""
     kinds = {Kind.HALF: "half", Kind.OP: "op", Kind.TARGET: "target", Kind.ROW: "row", Kind.PARKED: "parked"}
-    kind = _mapped({int(each): name for each, name in kinds.items()}, F.col("kind"))
-    code = _mapped({int(each): each.name for each in OpKind}, F.col("code"))
+    kind = F.lookup({int(each): name for each, name in kinds.items()}, F.col("kind"))
+    code = F.lookup({int(each): each.name for each in OpKind}, F.col("code"))
     place = F.concat(
         kind,
         F.when(F.col("kind") == int(Kind.OP), F.concat(F.lit(" "), code)).otherwise(F.lit("")),
         F.lit(" "),
-        _mapped(names, F.col("source")),
+        F.lookup(names, F.col("source")),
         F.lit("/"),
-        F.col("partition"),
+        F.col("partition").cast("string"),
         F.lit("@"),
-        F.col("position"),
+        F.col("position").cast("string"),
     )
     wanted = findings.where(F.col("verdict") != Verdict.DUP_OP.name).select("tx").distinct()
     near = (
         rows.where(F.col("kind") < int(Kind.COPY))
-        .join(sent_if_few(wanted), "tx", "left_semi")
-        .groupBy("tx")
-        .agg(
-            F.slice(F.sort_array(F.collect_set(place)), 1, PLACES_MAX).alias("places"),
-            F.slice(F.sort_array(F.collect_set("text")), 1, 3).alias("texts"),
-            F.first("topic", ignorenulls=True).alias("topic"),
+        .join(wanted.small_if_few(), ["tx"], "left_semi")
+        .aggregate(
+            ["tx"],
+            F.some_of(place, PLACES_MAX).alias("places"),
+            F.some_of("text", 3).alias("texts"),
+            F.any_of("topic").alias("topic"),
         )
     )
-    found = findings.join(near, "tx", "left")
-    said = F.coalesce(F.col("texts"), F.array().cast("array<string>"))
-    return found.withColumn("texts", F.concat(_difference(), said))
+    found = findings.join(near, ["tx"], "left")
+    said = F.coalesce("texts", F.texts())
+    return found.with_column("texts", F.texts_with(_difference(), said))
 
 
-def _mapped(names: Mapping[int, str], column: Column) -> Column:
-    pairs = [F.lit(each) for item in names.items() for each in item]
-    return F.coalesce(F.create_map(*pairs)[column], column.cast("string")) if pairs else column.cast("string")
-
-
-def verdict_counts(findings: DataFrame) -> list[dict[str, Any]]:
+def verdict_counts(findings: Frame) -> list[dict[str, Any]]:
     """Return the number of findings of each verdict, by hour of birth, group and broker."""
-    counted = findings.groupBy("bucket", "group", "home", "verdict").agg(F.count("*").alias("count"))
-    return [each.asDict() for each in counted.collect()]
+    counted = findings.aggregate(["bucket", "group", "home", "verdict"], F.count_of().alias("count"))
+    return counted.collect()
 
 
-def unproven_counts(tallies: DataFrame) -> list[dict[str, Any]]:
+def unproven_counts(tallies: Frame) -> list[dict[str, Any]]:
     """Return the number of transactions whose missing targets prove nothing, by hour of birth, group and broker."""
     by = ("bucket", "group", "home", "unproven")
-    counted = tallies.where(F.col("unproven") > 0).groupBy(*by).agg(F.count("*").alias("count"))
-    return [each.asDict() for each in counted.collect()]
+    counted = tallies.where(F.col("unproven") > 0).aggregate(by, F.count_of().alias("count"))
+    return counted.collect()
 
 
 def slot(now_ms: int) -> Column:
     """Return the minute of birth of recent transactions, so that a chart of a short time has several points."""
-    return F.when(F.col("born_ms") >= now_ms - RECENT_MS, F.floor(F.col("born_ms") / 60_000)).cast("bigint")
+    return F.when(F.col("born_ms") >= now_ms - RECENT_MS, F.quotient("born_ms", 60_000)).cast("bigint")
 
 
-def countable(tallies: DataFrame) -> DataFrame:
+def countable(tallies: Frame) -> Frame:
     """Return the columns of `COUNTED`."""
     has_half = F.col("halves") > 0
     is_pending = ((F.col("commits") + F.col("rollbacks")) == 0) & has_half & (F.col("discarded") < F.col("generation"))
@@ -133,7 +127,7 @@ def countable(tallies: DataFrame) -> DataFrame:
     return tallies.select(*(flags[name].cast("int").alias(name) if name in flags else name for name in COUNTED))
 
 
-def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def counts(lines: Frame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the numbers of transactions, decisions and targets, and histograms of the time from half to decision.
 
     Both by hour of birth, group and broker; recent transactions by the minute too.
@@ -145,17 +139,17 @@ def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[di
     step = F.when(took < 1, 0).otherwise(F.ceil(F.log(took.cast("double")) / F.log(F.lit(LATENCY_BASE))) + 1)
     is_timed = (F.col("op_ms") < FAR) & (F.col("half_ms") < FAR)
     by = ("bucket", slot(now_ms).alias("slot"), "group", "home", F.when(is_timed, step).cast("int").alias("step"))
-    counted = lines.groupBy(*by).agg(
-        F.count("*").alias("transactions"),
-        *(F.sum(name).alias(name) for name in ("halves", "commits", "rollbacks", "pending")),
-        F.min(F.when(F.col("pending") == 1, F.least("half_ms", "born_ms"))).alias("oldest_ms"),
-        F.sum("all_targets").alias("targets"),
-        F.sum(F.when(F.col("commits") == 1, F.col("declared")).otherwise(0)).alias("wanted"),
+    counted = lines.aggregate(
+        by,
+        F.count_of().alias("transactions"),
+        *(F.sum_of(name).alias(name) for name in ("halves", "commits", "rollbacks", "pending")),
+        F.min_of(F.when(F.col("pending") == 1, F.least("half_ms", "born_ms"))).alias("oldest_ms"),
+        F.sum_of("all_targets").alias("targets"),
+        F.sum_of(F.when(F.col("commits") == 1, F.col("declared")).otherwise(0)).alias("wanted"),
     )
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     latencies = []
-    for line in counted.collect():
-        each = line.asDict()
+    for each in counted.collect():
         own_step = each.pop("step")
         place = {name: each.pop(name) for name in PLACE}
         if own_step is not None:
@@ -168,14 +162,15 @@ def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[di
     return list(found.values()), latencies
 
 
-def topic_counts(rows: DataFrame) -> list[dict[str, Any]]:
+def topic_counts(rows: Frame) -> list[dict[str, Any]]:
     """Return how many messages were declared and how many targets were read, by broker and topic."""
-    known = rows.where(F.col("kind").isin(int(Kind.HALF), int(Kind.TARGET)) & F.col("topic").isNotNull())
-    counted = known.groupBy("backend", "topic").agg(
-        F.count(F.when(F.col("kind") == int(Kind.HALF), 1)).alias("declared"),
-        F.count(F.when(F.col("kind") == int(Kind.TARGET), 1)).alias("targets"),
+    known = rows.where(F.col("kind").isin(int(Kind.HALF), int(Kind.TARGET)) & F.col("topic").is_not_null())
+    counted = known.aggregate(
+        ["backend", "topic"],
+        F.count_of(F.when(F.col("kind") == int(Kind.HALF), 1)).alias("declared"),
+        F.count_of(F.when(F.col("kind") == int(Kind.TARGET), 1)).alias("targets"),
     )
-    return [each.asDict() for each in counted.collect()]
+    return counted.collect()
 
 
 def severities_of(counts: Mapping[str, int], rules: Mapping[str, Any], gap_count: int) -> dict[str, Severity]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from txcore.errors import TxcoreError
 from txcore.ids import born_ms
 from txcore.records import OpKind
+from txcore_spark import expressions as F
 from txcore_spark.coverage import Coverage, Gap
+from txcore_spark.frames import Frame
 from txcore_spark.limits import time_text
 from txcore_spark.readers.fence import pruned_below
 from txcore_spark.rows import Kind
@@ -22,7 +21,7 @@ from txcore_spark.scope import Scope
 from txcore_spark.topics import VIA_TABLE
 
 
-def read(scope: Scope, covered: Coverage, rows: DataFrame, before: Mapping[str, Any] | None, now_ms: int) -> None:
+def read(scope: Scope, covered: Coverage, rows: Frame, before: Mapping[str, Any] | None, now_ms: int) -> None:
     """Add the horizons to *covered*; one that cannot be read, or that no prune would set, is a gap."""
     for number, groups in scope.tables().items():
         source = scope.sources[number]
@@ -40,7 +39,7 @@ def read(scope: Scope, covered: Coverage, rows: DataFrame, before: Mapping[str, 
 
 
 def _doubt(
-    scope: Scope, rows: DataFrame, number: int, horizon: bytes, before: Mapping[str, Any] | None, now_ms: int
+    scope: Scope, rows: Frame, number: int, horizon: bytes, before: Mapping[str, Any] | None, now_ms: int
 ) -> str:
     """Return why a horizon hides rows that a prune would not hide; an empty text for a plain one."""
     skew_ms = round(scope.loaded.config.audit.skew_s * 1000)
@@ -60,11 +59,11 @@ def _doubt(
     return ""
 
 
-def _closed_below(rows: DataFrame, number: int, horizon: bytes, ended_ms: int) -> int:
+def _closed_below(rows: Frame, number: int, horizon: bytes, ended_ms: int) -> int:
     """Return how many rows that were read below the horizon a prune at that time would have deleted."""
     # A prune leaves the rows of messages that wait in the message table.
     is_row = (F.col("kind") == int(Kind.ROW)) & (F.col("source") == number) & ~F.col("code").isin(*VIA_TABLE)
     is_final = (F.col("kind") == int(Kind.OP)) & F.col("code").isin(int(OpKind.COMMIT), int(OpKind.ROLLBACK))
     ended = rows.where(is_final & (F.col("ts_ms") < ended_ms)).select("tx")
-    below = rows.where(is_row & (F.col("tx") < F.lit(bytearray(horizon)))).select("tx").distinct()
-    return int(below.join(ended, "tx", "left_semi").count())
+    below = rows.where(is_row & (F.col("tx") < F.lit(bytes(horizon)))).select("tx").distinct()
+    return int(below.join(ended, ["tx"], "left_semi").count())

@@ -8,36 +8,30 @@ work is proportional to the new and open hours, and the result is the same as of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from txcore.audit.verdicts import Thresholds, exit_code
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore_spark import copies, coverage, findings, horizons, screening, tally, topics
+from txcore_spark import expressions as F
 from txcore_spark.coverage import Coverage
-from txcore_spark.keeping import ROWS, Keep
+from txcore_spark.frames import Engine, Frame, Keep, Say
 from txcore_spark.landing import Lander, Planned, births_after
 from txcore_spark.plan import as_builtin
 from txcore_spark.report import write_report
-from txcore_spark.rows import BUCKET_MS, MARKS, SPARK_SCHEMA, Kind
+from txcore_spark.rows import BUCKET_MS, MARKS, Kind
 from txcore_spark.scope import Scope, scope_of
-from txcore_spark.session import interpreted
-from txcore_spark.store import TABLES, Store
+from txcore_spark.store import ROWS, TABLES, Store
 
 VERSION: Final = 2
 """Version of the format of the manifest and of the files beside it; no step builds on files of another version."""
 FINDINGS: Final = "findings"
-PARTS_MIN: Final = 8
-PART_RECORDS: Final = 400_000
 NEAR_FEW: Final = 20_000
 """Most rows of suspects for which interpreting the tallies' many columns costs less than compiling them."""
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +65,14 @@ class Audit:
 
     def __init__(
         self,
-        session: SparkSession,
+        engine: Engine,
         loaded: Loaded,
         store: Store,
         *,
         say: Say = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
-        self._session = session
+        self._engine = engine
         self._loaded = loaded
         self._store = store
         self._say = say
@@ -105,7 +99,7 @@ class Audit:
     def landed(self, number: int) -> dict[str, Any]:
         """Judge the rows that a generator has written to run *number*, and return the manifest."""
         scope = scope_of(self._loaded)
-        keep = Keep(self._session, self._store, number)
+        keep = self._engine.keep(self._store, number)
         rows = keep.rows()
         now_ms = self._clock.wall_ms()
         covered = Coverage(horizons=dict.fromkeys(self._loaded.config.groups, bytes(16)), records=rows.count())
@@ -131,8 +125,8 @@ class Audit:
         number = self._store.begin()
         now_ms = self._clock.wall_ms()
         births = births_after(max(self._since_ms(before), window.since_ms), window.until_ms, now_ms, self._margin_ms)
-        keep = Keep(self._session, self._store, number, is_landed=is_landed)
-        planned = Lander(self._session, scope, before, 2 * number, births, self._say).read(keep)
+        keep = self._engine.keep(self._store, number, is_landed=is_landed)
+        planned = Lander(scope, before, 2 * number, births, self._say).read(keep)
         rows = keep.rows()
         covered = coverage.measure(rows, planned, scope, before, now_ms, since_ms=window.since_ms)
         horizons.read(scope, covered, rows, before, now_ms)
@@ -161,29 +155,24 @@ class Audit:
         again: list[int] = [bucket * BUCKET_MS for bucket in before["again"]]
         return max(min([*again, int(before["now_ms"]) - self._margin_ms]), 0)
 
-    def _rows(self, numbers: Sequence[int], ragged: Sequence[Mapping[str, int]]) -> DataFrame:
+    def _rows(self, numbers: Sequence[int], ragged: Sequence[Mapping[str, int]]) -> Frame:
         """Return the rows of these runs, without those of a partition that a later run has read again."""
         later = {each["run"] for each in ragged}
         places = {number: self._store.place(number, ROWS) for number in numbers if self._store.has(number, ROWS)}
-        found = self._session.createDataFrame([], SPARK_SCHEMA)
-        whole = [place for number, place in places.items() if number not in later]
-        if whole:
-            found = self._session.read.schema(SPARK_SCHEMA).parquet(*whole)
+        found: Frame = self._engine.read([place for number, place in places.items() if number not in later])
         for number in sorted(later & places.keys()):
-            frame = self._session.read.schema(SPARK_SCHEMA).parquet(places[number])
+            frame: Frame = self._engine.read([places[number]])
             for cut in ragged:
                 if cut["run"] == number:
                     is_there = (F.col("source") == cut["source"]) & (F.col("partition") == cut["partition"])
                     frame = frame.where(~(is_there & (F.col("position") >= cut["end"])))
-            found = found.unionByName(frame)
+            found = found.union(frame)
         return found
 
-    def _judge(self, step: Step, rows: DataFrame, before: Mapping[str, Any] | None, window: Window) -> None:
+    def _judge(self, step: Step, rows: Frame, before: Mapping[str, Any] | None, window: Window) -> None:
         """Judge the transactions of every hour with new rows or open transactions."""
         everything, judged = rows, rows
-        # The rows of one task fit into its memory; each part is a task in every stage, so small runs have few.
-        parts = max(PARTS_MIN, step.covered.records // PART_RECORDS)
-        self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
+        self._engine.expect(step.covered.records)
         if before is not None:
             self._say("collecting the open transactions")
             facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~screening.is_mark()).select("bucket").distinct()
@@ -201,47 +190,44 @@ class Audit:
         suspects = lines.where(is_within & (F.col("doubt") == 1)).select("tx")
         near = (
             everything.where(F.col("kind") < int(Kind.COVER))
-            .join(tally.sent_if_few(suspects), "tx", "left_semi")
-            .unionByName(everything.where(screening.is_claim()))
-            .persist()
+            .join(suspects.small_if_few(), ["tx"], "left_semi")
+            .union(everything.where(screening.is_claim()))
+            .kept()
         )
-        with interpreted(self._session) if near.count() <= NEAR_FEW else nullcontext():
-            tallies = self._tallies(step, self._counting(step, near, everything, rows)).persist()
+        with self._engine.for_few_rows() if near.count() <= NEAR_FEW else nullcontext():
+            tallies = self._tallies(step, self._counting(step, near, everything, rows)).kept()
             step.parts["verdicts"] = self._find(step, tallies, near)
             step.parts["unproven"] = findings.unproven_counts(tallies)
         counted = lines.where(is_within & (F.col("doubt") == 0)).select(*findings.COUNTED)
-        transactions, latencies = findings.counts(
-            counted.unionByName(findings.countable(tallies)), step.thresholds.now_ms
-        )
+        transactions, latencies = findings.counts(counted.union(findings.countable(tallies)), step.thresholds.now_ms)
         step.parts |= {"transactions": transactions, "latencies": latencies, "topics": findings.topic_counts(rows)}
         for kept in (tallies, near):
-            kept.unpersist()
+            kept.release()
 
-    def _counting(self, step: Step, near: DataFrame, everything: DataFrame, rows: DataFrame) -> DataFrame:
+    def _counting(self, step: Step, near: Frame, everything: Frame, rows: Frame) -> Frame:
         """Return the rows of *near* on which verdicts rest: not those of forged copies."""
-        if not near.where(copies.is_copy()).limit(1).count():
+        if near.where(copies.is_copy()).is_empty():
             return near
         # The proof of a copy that was written after the ops were frozen is read by the next step, which judges it.
         awaited = copies.unproven(rows, everything).select("bucket").distinct()
         step.again = {each["bucket"] for each in awaited.collect()}
         return copies.counting(near, everything, step.covered.judged(step.scope))
 
-    def _find(self, step: Step, tallies: DataFrame, near: DataFrame) -> list[dict[str, Any]]:
+    def _find(self, step: Step, tallies: Frame, near: Frame) -> list[dict[str, Any]]:
         """Write the findings, and return the number of each verdict."""
         place, sources = self._store.place(step.number, FINDINGS), step.scope.sources
         names = {number: source.topic or f"{source.name}.{source.log}" for number, source in sources.items()}
         found = findings.with_places(findings.judged(tallies, step.thresholds), near, names)
-        found.write.parquet(place)
-        return findings.verdict_counts(self._session.read.schema(found.schema).parquet(place))
+        return findings.verdict_counts(self._engine.write(found, place))
 
-    def _tallies(self, step: Step, near: DataFrame) -> DataFrame:
+    def _tallies(self, step: Step, near: Frame) -> Frame:
         """Return the tallies of all transactions whose rows *near* holds."""
         covered, scope = step.covered, step.scope
         in_force = tally.owned(near, covered.unknown_tokens)
         sums = tally.summed(in_force, tally.sums_of(len(scope.backends)))
         known = (covered.judged(scope), covered.rows_known(scope))
         tallies = tally.derived(sums, len(scope.backends), *known, scope.fence_only())
-        if tallies.where(tally.needs_care()).limit(1).count():
+        if not tallies.where(tally.needs_care()).is_empty():
             tallies = tally.careful(tallies, in_force)
         return tally.with_unproven(tallies, covered.sent_known(scope))
 

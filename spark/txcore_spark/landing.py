@@ -8,26 +8,20 @@ written after the ops were frozen, so it is undecided in this step, and its targ
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit
-
-from pyspark.sql import DataFrame, SparkSession
 
 from txcore.errors import TxcoreError
 from txcore.ids import first_id_at
 from txcore.signing import keys_file_of
 from txcore_spark import topics
-from txcore_spark.keeping import Keep
+from txcore_spark.frames import Keep, Say
 from txcore_spark.plan import FENCE, HALF, OP, PARKED, TARGET, Broker, Edge, Range, Source
 from txcore_spark.readers import fence, reader_of
 from txcore_spark.scope import Scope
-from txcore_spark.sources import frame_of
 from txcore_spark.topics import Topics
-
-Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -80,14 +74,12 @@ class Lander:
 
     def __init__(
         self,
-        session: SparkSession,
         scope: Scope,
         before: Mapping[str, Any] | None,
         reading: int,
         births: Births,
         say: Say = lambda _: None,
     ) -> None:
-        self._session = session
         self._scope = scope
         self._known = {(each["source"], each["partition"]): each for each in before["ends"]} if before else {}
         self._reading = reading
@@ -249,24 +241,8 @@ class Lander:
         by_place: dict[tuple[str, str], list[Range]] = defaultdict(list)
         for each in ranges:
             by_place["databases" if each.source.log == FENCE else "backends", each.source.backend].append(each)
-        frames: list[DataFrame] = []
-        for (kind, name), wanted in by_place.items():
-            url = self._scope.loaded.secret(kind, name, "url")
-            if self._settings.kafka_source == "spark" and kind == "backends" and urlsplit(url).scheme == "kafka":
-                from txcore_spark import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
-
-                native.land(self._session, url, wanted, keep)
-            else:
-                frames.append(frame_of(self._session, url, wanted))
-        if frames:
-            keep.add(_union(frames))
-
-
-def _union(frames: Sequence[DataFrame]) -> DataFrame:
-    found = frames[0]
-    for frame in frames[1:]:
-        found = found.unionByName(frame)
-    return found
+        secret = self._scope.loaded.secret
+        keep.read([(secret(*place, "url"), wanted) for place, wanted in by_place.items()], self._settings)
 
 
 def births_after(since_ms: int, until_ms: int, now_ms: int, margin_ms: int) -> Births:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
 from txcore.clock import Clock, SystemClock
+from txcore_spark.frames import Say
 
-Say = Callable[[str], None]
+Tasks = Callable[[Sequence[int]], Mapping[int, tuple[int, int]]]
 LOOK_EVERY_S: Final = 0.25
 LINE_EVERY_S: Final = 30.0
 """Time, in seconds, between two lines about the progress of a phase without a terminal."""
@@ -32,7 +33,7 @@ class Progress:
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._tracker: Any = None
+        self._tasks: Tasks | None = None
         self._bars: Bars | None = None
         self._task: TaskID | None = None
         self._text = ""
@@ -41,11 +42,11 @@ class Progress:
         self._past: set[int] = set()
 
     @contextmanager
-    def step(self, tracker: Any) -> Iterator[Say]:
-        """Watch Spark's tasks through its status *tracker*, and yield the function that begins a phase."""
+    def step(self, tasks: Tasks | None) -> Iterator[Say]:
+        """Watch the engine's *tasks* (`Engine.tasks`), and yield the function that begins a phase."""
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(stop,), name="txcore-audit-progress", daemon=True)
-        self._tracker = tracker
+        self._tasks = tasks
         if self._console.is_interactive:
             columns = (
                 SpinnerColumn(),
@@ -80,12 +81,10 @@ class Progress:
                 self._task = self._bars.add_task(text, total=None, shown="")
 
     def look(self) -> None:
-        """Ask Spark once how many tasks are done, and show it."""
+        """Ask the engine once how many tasks are done, and show it."""
         with self._lock:
-            for number in {*self._tracker.getActiveStageIds(), *self._stages} - self._past:
-                info = self._tracker.getStageInfo(number)
-                if info is not None:
-                    self._stages[number] = (info.numCompletedTasks, info.numTasks)
+            found = self._tasks(sorted(self._stages)) if self._tasks is not None else {}
+            self._stages |= {number: counts for number, counts in found.items() if number not in self._past}
             done, total = (sum(each) for each in zip(*self._stages.values(), strict=True)) if self._stages else (0, 0)
             if self._text and total:
                 self._show(done, total)
@@ -117,5 +116,5 @@ class Progress:
         while not stop.wait(LOOK_EVERY_S):
             try:
                 self.look()
-            except Exception:  # noqa: BLE001 - Spark has ended, which the step itself reports; the bar is not needed
+            except Exception:  # noqa: BLE001 - the engine has ended, which the step itself reports; the bar is not needed
                 return

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from txcore.audit.verdicts import SENT
 from txcore.records import MARK_KINDS, Forced, OpKind
+from txcore_spark import expressions as F
+from txcore_spark.expressions import Column
+from txcore_spark.frames import Frame
 from txcore_spark.rows import BUCKET_MS, FENCED, UNSEEN, Kind
 
 BITS_MAX: Final = 62
@@ -36,7 +36,7 @@ def is_mark() -> Column:
     return _is_op(*MARK_KINDS)
 
 
-def screened(rows: DataFrame, late_ms: int, fence_only: Sequence[int] = ()) -> DataFrame:
+def screened(rows: Frame, late_ms: int, fence_only: Sequence[int] = ()) -> Frame:
     """Return one line per transaction; `doubt` is 0 where no verdict is possible, whatever other rows exist.
 
     Where `doubt` is 1, only `tx`, `bucket` and `born_ms` of the line are valid.
@@ -49,30 +49,30 @@ def screened(rows: DataFrame, late_ms: int, fence_only: Sequence[int] = ()) -> D
     is_end = _is_op(OpKind.COMMIT, OpKind.ROLLBACK)
     is_log = is_half | is_target | (F.col("kind") == int(Kind.OP))
     facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~is_mark())
-    grouped = facts.groupBy("tx").agg(
-        F.count("*").alias("rows"),
-        F.try_sum(_packed()).alias("packed"),
-        F.bit_or(F.when(is_log, _bit("backend"))).alias("backends"),
-        F.max(F.when(is_log | is_row, F.col("group"))).alias("group"),
-        F.bit_or(F.when(is_target, _bit("index"))).alias("mask"),
-        F.bit_xor(F.when(is_half | is_target, F.col("hash"))).alias("difference"),
-        F.max(F.when(is_half, F.col("count"))).alias("declared"),
-        F.min(F.when(is_half, F.col("ts_ms"))).alias("half_ms"),
-        F.min(F.when(is_end, F.col("ts_ms"))).alias("op_ms"),
-        F.max(F.when(is_row, F.col("place") * 8 + F.col("code"))).alias("row_read"),
+    grouped = facts.aggregate(
+        ["tx"],
+        F.count_of().alias("rows"),
+        F.try_sum_of(_packed()).alias("packed"),
+        F.bit_or_of(F.when(is_log, _bit("backend"))).alias("backends"),
+        F.max_of(F.when(is_log | is_row, F.col("group"))).alias("group"),
+        F.bit_or_of(F.when(is_target, _bit("index"))).alias("mask"),
+        F.bit_xor_of(F.when(is_half | is_target, F.col("hash"))).alias("difference"),
+        F.max_of(F.when(is_half, F.col("count"))).alias("declared"),
+        F.min_of(F.when(is_half, F.col("ts_ms"))).alias("half_ms"),
+        F.min_of(F.when(is_end, F.col("ts_ms"))).alias("op_ms"),
+        F.max_of(F.when(is_row, F.col("place") * 8 + F.col("code"))).alias("row_read"),
         *(
-            F.max(F.when(holds, F.col(f"digest_{part}"))).alias(f"{name}_{part}")
+            F.max_of(F.when(holds, F.col(f"digest_{part}"))).alias(f"{name}_{part}")
             for name, holds in (("row", is_row), ("half", is_half), ("target", is_target))
             for part in ("high", "low")
         ),
     )
     for number, name in enumerate(FIELDS):
-        shifted = F.shiftright("packed", FIELD_BITS * number)
-        grouped = grouped.withColumn(name, shifted.bitwiseAND(F.lit(ROWS_MAX - 1)))
-    born_ms = F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint")
+        shifted = F.col("packed").shifted_right(FIELD_BITS * number)
+        grouped = grouped.with_column(name, shifted.bits_and(ROWS_MAX - 1))
     return (
-        grouped.withColumn("born_ms", born_ms)
-        .withColumn("bucket", F.floor(F.col("born_ms") / BUCKET_MS).cast("int"))
+        grouped.with_column("born_ms", F.born_ms())
+        .with_column("bucket", F.quotient("born_ms", BUCKET_MS).cast("int"))
         .select(
             "tx", "bucket", "born_ms", "group", F.bit_count(F.col("backends") - 1).alias("home"), "halves",
             "commits", "rollbacks", F.lit(0).alias("pending"), "declared", F.col("targets").alias("all_targets"),
@@ -86,7 +86,7 @@ def _is_op(*kinds: OpKind) -> Column:
 
 
 def _bit(name: str) -> Column:
-    return F.expr(f"shiftleft(1L, least(`{name}`, {BITS_MAX}))")
+    return F.bit(name, BITS_MAX)
 
 
 def _packed() -> Column:
@@ -94,7 +94,7 @@ def _packed() -> Column:
     is_half, is_target = F.col("kind") == int(Kind.HALF), F.col("kind") == int(Kind.TARGET)
     is_commit, is_rollback = _is_op(OpKind.COMMIT), _is_op(OpKind.ROLLBACK)
     is_forced = F.col("flags") == int(Forced.OVERRIDE)
-    is_odd_half = (F.col("decision") > 0) | (F.col("flags").bitwiseAND(F.lit(UNSEEN)) > 0) | (F.col("generation") > 0)
+    is_odd_half = (F.col("decision") > 0) | (F.col("flags").bits_and(UNSEEN) > 0) | (F.col("generation") > 0)
     holds = {
         "halves": is_half & (F.col("index") == 0),
         "half_rows": is_half,
@@ -106,7 +106,7 @@ def _packed() -> Column:
         | (is_half & is_odd_half)
         | (is_target & (F.col("index") >= BITS_MAX))
         | (F.col("backend") >= BITS_MAX),
-        "fenced": is_half & (F.col("flags").bitwiseAND(F.lit(FENCED)) > 0),
+        "fenced": is_half & (F.col("flags").bits_and(FENCED) > 0),
     }
     packed = F.lit(0).cast("bigint")
     for number, name in enumerate(FIELDS):
@@ -117,7 +117,7 @@ def _packed() -> Column:
 def _is_as_committed(name: str) -> Column:
     """Return whether a half, or an only target, has the digest that the fence row has, if that has one."""
     is_same = (F.col(f"{name}_high") == F.col("row_high")) & (F.col(f"{name}_low") == F.col("row_low"))
-    return F.col("row_high").isNull() | F.coalesce(is_same, F.lit(False))
+    return F.col("row_high").is_null() | F.coalesce(is_same, F.lit(False))
 
 
 def _is_well(late_ms: int, fence_only: Sequence[int]) -> Column:
@@ -143,7 +143,7 @@ def _is_well(late_ms: int, fence_only: Sequence[int]) -> Column:
         & F.col("targets").between(1, BITS_MAX)
         & (F.col("mask") == _bit("targets") - 1)
         & (row == SENT)
-        & (F.col("row_high").isNull() | (F.col("targets") == 1) & _is_as_committed("target"))
+        & (F.col("row_high").is_null() | (F.col("targets") == 1) & _is_as_committed("target"))
     )
     is_quiet = (F.col("rows") < ROWS_MAX) & (F.col("disturbed") == 0) & (F.bit_count("backends") == 1)
     return is_quiet & (by_half | by_table)

@@ -26,6 +26,8 @@ from txcore.errors import UsageError
 from txcore_spark.rows import Kind
 
 MANIFEST: Final = "_manifest.json"
+ROWS: Final = "rows"
+LINES: Final = "lines"
 _NUMBER: Final = re.compile(r"[0-9]{6}")
 
 

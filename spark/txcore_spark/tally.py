@@ -1,6 +1,6 @@
-"""One tally per transaction, computed from rows by one groupBy on the 16-byte id with numeric aggregates only.
+"""One tally per transaction, computed from rows by one grouping on the 16-byte id with numeric aggregates only.
 
-Only the few transactions that are not plainly correct (`txcore_spark.screening`) get a tally. The groupBy gives sums;
+Only the few transactions that are not plainly correct (`txcore_spark.screening`) get a tally. The grouping gives sums;
 `derived` turns them into the columns of `txcore.audit.verdicts.Tally`. Some transactions need more than sums: several
 copies of a half with several messages, a message that was bridged, a DISCARD on either side of a DECIDED. `careful`
 reads their rows again.
@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.window import Window
-
 from txcore.audit.verdicts import FAR, SENT
 from txcore.records import MARK_KINDS, Forced, OpKind, ParkCode
 from txcore_spark import digests
+from txcore_spark import expressions as F
+from txcore_spark.expressions import Column
+from txcore_spark.frames import Frame
 from txcore_spark.rows import PARK_NUMBERS, Kind
 
 INDEX_MAX: Final = 62
 """First index of a target without a bit of its own; a transaction with such a target needs a second look."""
-FEW: Final = 100_000
+LOG: Final = ("source", "partition")
 HASH_MIN: Final = -(1 << 63)
 HASH_MAX: Final = (1 << 63) - 1
 """Highest hash; hashes use all 64 bits."""
@@ -38,7 +37,7 @@ POISON: Final = (PARK_NUMBERS[ParkCode.POISON], PARK_NUMBERS[ParkCode.LOST])
 
 
 class Sum(NamedTuple):
-    """One column of the groupBy: the value that a row adds, and the aggregate that combines the rows."""
+    """One column of the grouping: the value that a row adds, and the aggregate that combines the rows."""
 
     name: str
     of_row: Column
@@ -47,7 +46,7 @@ class Sum(NamedTuple):
 
 
 def sums_of(backend_count: int) -> list[Sum]:
-    """Return the columns of the groupBy for this number of brokers."""
+    """Return the columns of the grouping for this number of brokers."""
     return [*_target_sums(backend_count), *_half_sums(), *_op_sums(), *_row_sums()]
 
 
@@ -61,7 +60,7 @@ def _is_op(*kinds: OpKind) -> Column:
 
 def _short_hash() -> Column:
     """Return 47 bits of a hash: their sum does not overflow before 65,536 messages."""
-    return F.col("hash").bitwiseAND(F.lit((1 << 47) - 1))
+    return F.col("hash").bits_and((1 << 47) - 1)
 
 
 def _count(name: str, holds: Column) -> Sum:
@@ -85,7 +84,7 @@ def _target_sums(backend_count: int) -> list[Sum]:
         _high("index_max", is_target, F.col("index"), -1),
         _high("target_ms", is_target, F.col("ts_ms")),
     ]
-    bit = F.expr(f"shiftleft(1L, least(`index`, {INDEX_MAX}))")
+    bit = F.bit("index", INDEX_MAX)
     for number in range(backend_count):
         is_here = is_target & (F.col("backend") == number)
         found.append(_count(f"targets_{number}", is_here))
@@ -101,8 +100,8 @@ def _half_sums() -> list[Sum]:
         _count("half_rows", is_half),
         _high("generation", is_half, F.col("generation"), -1),
         _high("declared", is_half, F.col("count")),
-        _high("fenced", is_half, F.col("flags").bitwiseAND(F.lit(1))),
-        _high("unseen", is_half, F.col("flags").bitwiseAND(F.lit(2))),
+        _high("fenced", is_half, F.col("flags").bits_and(1)),
+        _high("unseen", is_half, F.col("flags").bits_and(2)),
         _high("deadline_ms", is_half, F.col("deadline_ms")),
         _low("half_ms", is_half, F.col("ts_ms")),
         Sum("half_hash", F.when(is_half, _short_hash()), "sum", 0),
@@ -154,7 +153,7 @@ def _row_sums() -> list[Sum]:
 
 def _digest_sums(name: str, holds: Column) -> list[Sum]:
     """Return the columns that say whether rows have digests, and whether these are the same."""
-    found = [_count(f"{name}_digests", holds & F.col("digest_high").isNotNull())]
+    found = [_count(f"{name}_digests", holds & F.col("digest_high").is_not_null())]
     for part in ("high", "low"):
         value = F.col(f"digest_{part}")
         found.append(_low(f"{name}_{part}", holds, value, HASH_MAX))
@@ -162,10 +161,10 @@ def _digest_sums(name: str, holds: Column) -> list[Sum]:
     return found
 
 
-_MERGES: Final = {"sum": F.sum, "min": F.min, "max": F.max, "bit_or": F.bit_or}
+_MERGES: Final = {"sum": F.sum_of, "min": F.min_of, "max": F.max_of, "bit_or": F.bit_or_of}
 
 
-def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFrame:
+def owned(rows: Frame, truncated: Sequence[tuple[int, int]] = ()) -> Frame:
     """Return *rows* without marks, and without the void DISCARD and DECIDED ops: those not under the token in force.
 
     Args:
@@ -174,44 +173,36 @@ def owned(rows: DataFrame, truncated: Sequence[tuple[int, int]] = ()) -> DataFra
     """
     is_owned = (F.col("kind") == int(Kind.OP)) & F.col("code").isin(int(OpKind.DISCARD), int(OpKind.DECIDED))
     is_claim = (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.CLAIM))
-    by_log = Window.partitionBy("source", "partition").orderBy("place")
     claims = rows.where(is_claim).select(
         "source",
         "partition",
         F.col("place").alias("from"),
         F.col("token").alias("in_force"),
-        F.lead("place", 1, FAR).over(by_log).alias("to"),
+        F.following("place", FAR, within=LOG, order="place").alias("to"),
     )
     # Before the first CLAIM the empty token is in force; the token is unknown where the beginning is gone.
-    first = rows.where(is_claim).groupBy("source", "partition").agg(F.min("place").alias("first_claim"))
-    held = (
-        rows.where(is_owned)
-        .join(F.broadcast(claims), ["source", "partition"], "left")
-        .join(F.broadcast(first), ["source", "partition"], "left")
-    )
+    first = rows.where(is_claim).aggregate(LOG, F.min_of("place").alias("first_claim"))
+    held = rows.where(is_owned).join(claims.small(), LOG, "left").join(first.small(), LOG, "left")
     is_before = F.col("place") < F.coalesce(F.col("first_claim"), F.lit(FAR))
-    is_unknown = F.expr("false")
+    is_unknown = F.lit(False)
     for source, partition in truncated:
         is_unknown = is_unknown | ((F.col("source") == source) & (F.col("partition") == partition))
     is_under = (F.col("place") > F.col("from")) & (F.col("place") < F.col("to")) & (F.col("token") == F.col("in_force"))
     in_force = (
         held.where(is_under | (is_before & (is_unknown | (F.col("token") == 0))))
         .select(*rows.columns)
-        .dropDuplicates(["source", "partition", "place"])
+        .one_of_each([*LOG, "place"])
     )
-    return rows.where(~is_owned & ~_is_op(*MARK_KINDS)).unionByName(in_force)
+    return rows.where(~is_owned & ~_is_op(*MARK_KINDS)).union(in_force)
 
 
-def summed(rows: DataFrame, sums: Sequence[Sum]) -> DataFrame:
+def summed(rows: Frame, sums: Sequence[Sum]) -> Frame:
     """Return one line of sums per transaction."""
     # Rows are a third of the size of sums, and few rows of a transaction meet before the exchange: rows are exchanged.
-    facts = rows.where(F.col("kind") < int(Kind.COVER)).select(*SUMMED).repartition("tx")
+    facts = rows.where(F.col("kind") < int(Kind.COVER)).select(*SUMMED).spread("tx")
     prepared = facts.select("tx", "bucket", *(each.of_row.alias(each.name) for each in sums))
-    columns = [
-        F.coalesce(_MERGES[each.merge](F.col(f"`{each.name}`")), F.lit(each.none)).alias(each.name) for each in sums
-    ]
-    born_ms = F.conv(F.hex(F.substring("tx", 1, 6)), 16, 10).cast("bigint")
-    return prepared.groupBy("tx").agg(F.max("bucket").alias("bucket"), *columns).withColumn("born_ms", born_ms)
+    columns = [F.coalesce(_MERGES[each.merge](F.col(each.name)), F.lit(each.none)).alias(each.name) for each in sums]
+    return prepared.aggregate(["tx"], F.max_of("bucket").alias("bucket"), *columns).with_column("born_ms", F.born_ms())
 
 
 def _at_home(backend_count: int, home: Column) -> tuple[Column, Column, Column]:
@@ -225,12 +216,12 @@ def _at_home(backend_count: int, home: Column) -> tuple[Column, Column, Column]:
 
 
 def derived(
-    lines: DataFrame,
+    lines: Frame,
     backend_count: int,
     judged: Mapping[int, Column],
     rows_known: Mapping[int, Column],
     fence_only: Sequence[int] = (),
-) -> DataFrame:
+) -> Frame:
     """Return the columns of a `Tally`, and the columns that are shown of it.
 
     Args:
@@ -243,42 +234,42 @@ def derived(
     places += [F.when(F.col(f"targets_{number}") > 0, F.lit(number)) for number in range(backend_count)]
     home = F.coalesce(*places, F.lit(-1))
     targets, mask, total = _at_home(backend_count, home)
-    decided_place = F.floor(F.col("decided_at") / 4)
+    decided_place = F.col("decided_at").shifted_right(2)
     is_void = F.col("exhausted_first") > decided_place
     exhausted = F.when(is_void, -1).otherwise(F.col("exhausted"))
 
     def by_group(holds: Mapping[int, Column]) -> Column:
-        found = F.expr("false")
+        found = F.lit(False)
         for number, condition in holds.items():
             found = F.when(F.col("group") == number, condition).otherwise(found)
         return F.when(found, 1).otherwise(0)
 
     with_targets = (
-        lines.withColumn("targets", targets)
-        .withColumn("present", F.bit_count(mask).cast("bigint"))
-        .withColumn("all_targets", total)
-        .withColumn("home", home)
-        .withColumn("fenced", F.when(is_fenced, F.lit(1).cast("bigint")).otherwise(F.col("fenced")))
+        lines.with_column("targets", targets)
+        .with_column("present", F.bit_count(mask).cast("bigint"))
+        .with_column("all_targets", total)
+        .with_column("home", home)
+        .with_column("fenced", F.when(is_fenced, F.lit(1).cast("bigint")).otherwise(F.col("fenced")))
     )
     one = (F.col("declared") == 1) & (F.col("index_max") <= 0)
     differs_one = (F.col("target_hash_min") != F.col("half_hash_min")) | (
         F.col("target_hash_max") != F.col("half_hash_min")
     )
     return (
-        with_targets.withColumn(
+        with_targets.with_column(
             "corrupt",
             F.when((F.col("halves") == 0) | (F.col("all_targets") == 0), 0)
             .when(one, F.when(differs_one, 1).otherwise(0))
             .otherwise(F.when(F.col("target_hash") != F.col("half_hash"), 1).otherwise(0)),
         )
-        .withColumn("discarded", F.greatest(F.col("discarded_other"), exhausted))
-        .withColumn("discarded_ms", F.greatest("other_ms", F.when(is_void, 0).otherwise(F.col("exhausted_ms"))))
-        .withColumn("decided", F.when(F.col("decided_at") < FAR, F.col("decided_at") % 4).otherwise(0))
-        .withColumn("row", F.col("row_read") % 8)
-        .withColumn("altered", F.when(digests.is_altered(), 1).otherwise(0))
-        .withColumn("missent", F.lit(0))
-        .withColumn("absence", by_group(judged))
-        .withColumn("row_absence", by_group(rows_known))
+        .with_column("discarded", F.greatest(F.col("discarded_other"), exhausted))
+        .with_column("discarded_ms", F.greatest("other_ms", F.when(is_void, 0).otherwise(F.col("exhausted_ms"))))
+        .with_column("decided", F.when(F.col("decided_at") < FAR, F.col("decided_at") % 4).otherwise(0))
+        .with_column("row", F.col("row_read") % 8)
+        .with_column("altered", F.when(digests.is_altered(), 1).otherwise(0))
+        .with_column("missent", F.lit(0))
+        .with_column("absence", by_group(judged))
+        .with_column("row_absence", by_group(rows_known))
     )
 
 
@@ -293,42 +284,40 @@ def needs_care() -> Column:
     return (has_parts & ~is_plain) | has_both | is_wide | digests.is_vouched()
 
 
-def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
+def careful(found: Frame, rows: Frame) -> Frame:
     """Return *found* with the lines that need care counted again from those of their *rows* that are in force."""
-    suspects = found.where(needs_care()).select("tx", "home", F.floor(F.col("decided_at") / 4).alias("decided_place"))
-    near = rows.join(sent_if_few(suspects), "tx")
+    suspects = found.where(needs_care()).select(
+        "tx", "home", F.col("decided_at").shifted_right(2).alias("decided_place")
+    )
+    near = rows.join(suspects.small_if_few(), ["tx"])
     is_half, is_target = F.col("kind") == int(Kind.HALF), F.col("kind") == int(Kind.TARGET)
     is_home = is_target & (F.col("backend") == F.col("home"))
-    per_index = (
-        near.where(is_half | is_target)
-        .groupBy("tx", "index")
-        .agg(
-            F.min(F.when(is_half, F.col("hash"))).alias("wanted"),
-            F.min(F.when(is_target, F.col("hash"))).alias("lowest"),
-            F.max(F.when(is_target, F.col("hash"))).alias("highest"),
-            F.count(F.when(is_home, 1)).alias("occurrences"),
-            F.min(F.when(is_target, F.col("digest"))).alias("digest"),
-            F.max(F.when(is_target, F.col("digest"))).alias("last_digest"),
-        )
+    per_index = near.where(is_half | is_target).aggregate(
+        ["tx", "index"],
+        F.min_of(F.when(is_half, F.col("hash"))).alias("wanted"),
+        F.min_of(F.when(is_target, F.col("hash"))).alias("lowest"),
+        F.max_of(F.when(is_target, F.col("hash"))).alias("highest"),
+        F.count_of(F.when(is_home, 1)).alias("occurrences"),
+        F.min_of(F.when(is_target, F.col("digest"))).alias("digest"),
+        F.max_of(F.when(is_target, F.col("digest"))).alias("last_digest"),
     )
-    differs = F.col("lowest").isNotNull() & (
-        F.col("wanted").isNull() | (F.col("lowest") != F.col("wanted")) | (F.col("highest") != F.col("wanted"))
+    differs = F.col("lowest").is_not_null() & (
+        F.col("wanted").is_null() | (F.col("lowest") != F.col("wanted")) | (F.col("highest") != F.col("wanted"))
     )
-    targets = per_index.groupBy("tx").agg(
-        F.count(F.when(differs, 1)).alias("new_corrupt"),
-        F.count(F.when(F.col("occurrences") > 0, 1)).alias("new_present"),
-        F.count(F.when(F.col("digest") != F.col("last_digest"), 1)).alias("twofold"),
-        F.count(F.when(F.col("lowest").isNotNull() & F.col("digest").isNull(), 1)).alias("undigested"),
+    targets = per_index.aggregate(
+        ["tx"],
+        F.count_of(F.when(differs, 1)).alias("new_corrupt"),
+        F.count_of(F.when(F.col("occurrences") > 0, 1)).alias("new_present"),
+        F.count_of(F.when(F.col("digest") != F.col("last_digest"), 1)).alias("twofold"),
+        F.count_of(F.when(F.col("lowest").is_not_null() & F.col("digest").is_null(), 1)).alias("undigested"),
         digests.joined_digest().alias("sent_digest"),
     )
     is_exhausted = F.col("decision") == EXHAUSTED
     counts = (F.col("kind") == int(Kind.OP)) & (F.col("code") == int(OpKind.DISCARD))
-    discards = (
-        near.where(counts & (~is_exhausted | (F.col("place") < F.col("decided_place"))))
-        .groupBy("tx")
-        .agg(F.max("generation").alias("new_discarded"), F.max("ts_ms").alias("new_discarded_ms"))
+    discards = near.where(counts & (~is_exhausted | (F.col("place") < F.col("decided_place")))).aggregate(
+        ["tx"], F.max_of("generation").alias("new_discarded"), F.max_of("ts_ms").alias("new_discarded_ms")
     )
-    joined = found.join(targets, "tx", "left").join(discards, "tx", "left")
+    joined = found.join(targets, ["tx"], "left").join(discards, ["tx"], "left")
     is_suspect = needs_care()
     again = {
         "corrupt": F.when(F.col("halves") == 0, 0).otherwise(F.coalesce("new_corrupt", F.lit(0))),
@@ -338,15 +327,10 @@ def careful(found: DataFrame, rows: DataFrame) -> DataFrame:
         "discarded_ms": F.coalesce("new_discarded_ms", F.lit(0)),
     }
     for name, value in again.items():
-        joined = joined.withColumn(f"careful_{name}", F.when(is_suspect, value.cast("bigint")).otherwise(F.col(name)))
+        joined = joined.with_column(f"careful_{name}", F.when(is_suspect, value.cast("bigint")).otherwise(F.col(name)))
     for name in again:
-        joined = joined.withColumn(name, F.col(f"careful_{name}"))
+        joined = joined.with_column(name, F.col(f"careful_{name}"))
     return joined.select(*found.columns)
-
-
-def sent_if_few(lines: DataFrame) -> DataFrame:
-    """Return *lines*, marked for a broadcast join if they are few."""
-    return F.broadcast(lines) if lines.count() <= FEW else lines
 
 
 HIDDEN: Final = 1
@@ -355,7 +339,7 @@ UNSENT: Final = 2
 not read."""
 
 
-def with_unproven(found: DataFrame, sent_known: Mapping[int, Column]) -> DataFrame:
+def with_unproven(found: Frame, sent_known: Mapping[int, Column]) -> Frame:
     """Return *found* without the losses that a topic which was not read may explain; `unproven` says why.
 
     Args:
@@ -371,8 +355,8 @@ def with_unproven(found: DataFrame, sent_known: Mapping[int, Column]) -> DataFra
     is_unseen = (F.col("missent") > 0) & ~is_known  # a target that was not read may be the one that is missing
     whole = F.when(F.col("unseen") > 0, F.greatest("present", "declared")).otherwise(F.col("present"))
     return (
-        found.withColumn("unproven", F.when(is_hidden, HIDDEN).when(is_unsent, UNSENT).otherwise(0))
-        .withColumn("missent", F.when(is_unseen, 0).otherwise(F.col("missent")))
-        .withColumn("present", whole)
-        .withColumn("row", F.when(F.col("unproven") == UNSENT, F.lit(3)).otherwise(F.col("row")))
+        found.with_column("unproven", F.when(is_hidden, HIDDEN).when(is_unsent, UNSENT).otherwise(0))
+        .with_column("missent", F.when(is_unseen, 0).otherwise(F.col("missent")))
+        .with_column("present", whole)
+        .with_column("row", F.when(F.col("unproven") == UNSENT, F.lit(3)).otherwise(F.col("row")))
     )

@@ -10,11 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from txcore.audit.verdicts import DROPPED, PARKED, SENT
 from txcore.config.audit import ALL, AuditBackendSection
+from txcore_spark import expressions as F
+from txcore_spark.frames import Frame
 from txcore_spark.plan import TARGET, Source
 from txcore_spark.rows import UNSEEN, Kind
 from txcore_spark.scope import Scope
@@ -72,9 +71,9 @@ def is_by_default(scope: Scope, source: Source) -> bool:
     return not is_tap and (not section.topics or section.topics == ALL)
 
 
-def learn(scope: Scope, rows: DataFrame) -> None:
+def learn(scope: Scope, rows: Frame) -> None:
     """Add to the scope what landed *rows* say of each group's topics, and which groups use the message table."""
-    is_half = (F.col("kind") == int(Kind.HALF)) & F.col("topic").isNotNull()
+    is_half = (F.col("kind") == int(Kind.HALF)) & F.col("topic").is_not_null()
     is_via_table = (F.col("kind") == int(Kind.ROW)) & F.col("code").isin(*VIA_TABLE)
     topic = F.when(is_half, F.col("topic"))
     backend = F.when(is_half, F.col("backend"))
@@ -100,7 +99,7 @@ def unseen(scope: Scope, topics: dict[str, Topics]) -> set[tuple[str, str]]:
     return found
 
 
-def marked(rows: DataFrame, scope: Scope, hidden: Collection[tuple[str, str]]) -> DataFrame:
+def marked(rows: Frame, scope: Scope, hidden: Collection[tuple[str, str]]) -> Frame:
     """Return *rows* with the flag `UNSEEN` at the messages that go to the *hidden* topics."""
     if not hidden:
         return rows
@@ -109,8 +108,8 @@ def marked(rows: DataFrame, scope: Scope, hidden: Collection[tuple[str, str]]) -
         names = [topic for each, topic in hidden if each == backend]
         goes = goes | ((F.col("backend") == scope.backends[backend]) & F.col("topic").isin(names))
     is_hidden = (F.col("kind") == int(Kind.HALF)) & goes
-    flags = F.when(is_hidden, F.col("flags").bitwiseOR(F.lit(UNSEEN))).otherwise(F.col("flags"))
-    return rows.withColumn("flags", flags)
+    flags = F.when(is_hidden, F.col("flags").bits_or(UNSEEN)).otherwise(F.col("flags"))
+    return rows.with_column("flags", flags)
 
 
 def _section(scope: Scope, backend: str) -> AuditBackendSection:

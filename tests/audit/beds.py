@@ -82,10 +82,10 @@ class Bed:
         """Return the loaded configuration."""
         return load(self.config(**audit), environment={})
 
-    def audit(self, spark, **audit):
+    def audit(self, engine, **audit):
         """Return an audit of this bed."""
         loaded = self.loaded(**audit)
-        return Audit(spark, loaded, Store(loaded.config.audit.store))
+        return Audit(engine, loaded, Store(loaded.config.audit.store))
 
     def store(self):
         """Return the store of its runs."""

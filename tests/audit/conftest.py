@@ -1,8 +1,9 @@
-"""One Spark session for all tests of the audit."""
+"""The audit's engines for its tests: one connection to DuckDB, one Spark session."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from txcore_conformance.brokers.kafka_programs import spark_kafka_libraries
 from txcore_conformance.server_packages import ServerUnavailableError
-from txcore_spark.session import open_session
+from txcore_spark.engines.session import open_session
 
 sys.path.insert(0, str(Path(__file__).parent))
 HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
@@ -46,8 +47,23 @@ def kafka_jars(items):
 
 @pytest.fixture(scope="session")
 def spark(request):
-    """A Spark session for all tests of the audit."""
+    """The engine on the one Spark session of all tests of the audit."""
     require_spark()
     session = open_session("local[2]", "2g", SETTINGS, kafka_jars(request.session.items))
-    yield session
+    yield importlib.import_module("txcore_spark.engines.spark").SparkEngine(session)
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def duck():
+    """A DuckDB engine for all tests of the audit."""
+    module = pytest.importorskip("txcore_spark.engines.duck")
+    made = module.DuckEngine()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session", params=["duck", "spark"])
+def engine(request):
+    """Each engine of the audit."""
+    return request.getfixturevalue(request.param)

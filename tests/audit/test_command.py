@@ -6,7 +6,7 @@ import importlib
 import sys
 
 import pytest
-from txcore_spark.session import require_java
+from txcore_spark.engines.session import require_java
 
 from txcore import cli
 from txcore.audit.verdicts import SEVERITIES, Severity, Verdict, exit_code

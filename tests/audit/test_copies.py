@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-
-pytest.importorskip("pyspark")
-
 from beds import Bed, found_in
 from txcore_spark.anomalies import Written
 from txcore_spark.job import Audit
@@ -45,21 +42,21 @@ def verdicts(bed, manifest):
     return found_in(bed.store(), manifest)
 
 
-def test_a_forged_copy_changes_no_verdict(spark, bed):
+def test_a_forged_copy_changes_no_verdict(engine, bed):
     """It neither hides what is parked nor lays anything to the charge of a transaction that ended well."""
     well, pending, parked, resumed = bed.write(None, None, Verdict.DISCARDED, Verdict.DISCARDED)
     forge(bed, well, generation=1, messages=FORGED)
     forge(bed, pending, decided=OpKind.ROLLBACK)
     forge(bed, parked, generation=1)
     resume(bed, resumed)
-    found = verdicts(bed, bed.audit(spark).once())
+    found = verdicts(bed, bed.audit(engine).once())
     assert {parked.transaction_id: {"DISCARDED"}} == found
 
 
-def test_steps_pass_forged_copies_over_and_find_the_proofs_of_earlier_steps(spark, bed):
+def test_steps_pass_forged_copies_over_and_find_the_proofs_of_earlier_steps(engine, bed):
     """A copy whose proof comes after the ops were frozen is judged again by the next step, which reads the proof."""
     forged, resumed, late = bed.write(Verdict.DISCARDED, Verdict.DISCARDED, Verdict.DISCARDED)
-    audit = bed.audit(spark)
+    audit = bed.audit(engine)
     assert {"DISCARDED": 3} == audit.incremental()["counts"]
     forge(bed, forged, generation=1)
     resume(bed, resumed)
@@ -68,7 +65,7 @@ def test_steps_pass_forged_copies_over_and_find_the_proofs_of_earlier_steps(spar
         if phase == FREEZING_DONE:
             resume(bed, late)
 
-    racing = Audit(spark, bed.loaded(), bed.store(), say=resume_late)
+    racing = Audit(engine, bed.loaded(), bed.store(), say=resume_late)
     still = {each.transaction_id: {"DISCARDED"} for each in (forged, late)}
     assert still == verdicts(bed, racing.incremental())
     last = audit.incremental()

@@ -57,7 +57,7 @@ def check(bed):
     [("shop.db", "MISDECIDED", "PHANTOM"), ("broker.db", "LOST", "LOST")],
     ids=["database", "broker"],
 )
-def test_audit_names_what_a_restore_left_on_one_side(spark, tmp_path, restored, half, table):
+def test_audit_names_what_a_restore_left_on_one_side(engine, tmp_path, restored, half, table):
     """What was sent after the copy is named, by half or by table; what was before, or undecided, is not."""
     bed = Bed(tmp_path)
     place(bed)
@@ -73,11 +73,11 @@ def test_audit_names_what_a_restore_left_on_one_side(spark, tmp_path, restored, 
         path.unlink()
     shutil.copy(tmp_path / "kept", tmp_path / restored)
     check(bed)
-    manifest = bed.audit(spark).once()
+    manifest = bed.audit(engine).once()
     assert found_in(bed.store(), manifest) == {by_half: {half}, by_table: {table}}
 
 
-def test_audit_of_a_new_broker_names_every_committed_row(spark, tmp_path):
+def test_audit_of_a_new_broker_names_every_committed_row(engine, tmp_path):
     """After the loss of a broker each order without half and message is LOST; a limit in time leaves the older out."""
     bed = Bed(tmp_path)
     before = place(bed)
@@ -86,6 +86,6 @@ def test_audit_of_a_new_broker_names_every_committed_row(spark, tmp_path):
     for path in tmp_path.glob("broker.db*"):
         path.unlink()
     place(bed)
-    audit = bed.audit(spark)
+    audit = bed.audit(engine)
     assert found_in(bed.store(), audit.once()) == {before: {"LOST"}, crashed: {"LOST"}}
     assert found_in(bed.store(), audit.once(Window(since_ms=lost_ms))) == {crashed: {"LOST"}}

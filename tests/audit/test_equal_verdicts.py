@@ -6,17 +6,10 @@ import os
 
 import histories
 import pytest
-
-pytest.importorskip("pyspark")
-
-import pyarrow as pa
-from pyarrow import parquet
-from pyspark.sql import functions as F  # noqa: N812
+from judging import judged_by
 from txcore_conformance.sim.mutants import MUTANTS
-from txcore_spark import copies, findings, screening, tally
-from txcore_spark.rows import SPARK_SCHEMA, batch_of
 
-from txcore.audit.verdicts import PREDICATES, Tally, Thresholds, verdicts_of
+from txcore.audit.verdicts import PREDICATES, Thresholds, verdicts_of
 
 SEEDS = int(os.environ.get("TXCORE_AUDIT_SEEDS", "40"))
 MANY = 600  # enough seeds for the rarer faults of the mutants
@@ -50,21 +43,11 @@ def gathered():
 
 
 @pytest.fixture(scope="module")
-def judged(spark, tmp_path_factory):
+def judged(engine, tmp_path_factory):
     """Return both judgements of all histories: identity -> (oracle's tally, audit's columns and verdicts)."""
     rows, wanted, excused = gathered()
-    place = tmp_path_factory.mktemp("histories") / "rows.parquet"
-    parquet.write_table(pa.Table.from_batches([batch_of(rows)]), place)
-    landed = spark.read.schema(SPARK_SCHEMA).parquet(str(place))
-    known = ~F.col("tx").isin([bytearray(each) for each in excused]) if excused else F.expr("true")
-    in_force = tally.owned(copies.counting(landed, landed, {0: F.expr("true")}))
-    lines = tally.summed(in_force, tally.sums_of(1))
-    tallies = tally.careful(tally.derived(lines, 1, {0: known}, {0: F.expr("true")}), in_force)
-    screened = screening.screened(landed, THRESHOLDS.late_ms).select("tx", "doubt")
-    shown = tallies.join(screened, "tx", "full").withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
-    names = [name for name in Tally.__slots__ if name in shown.columns]
-    found = {bytes(each["tx"]): each for each in shown.select("tx", "doubt", "verdicts", *names).collect()}
-    return wanted, found
+    folder = tmp_path_factory.mktemp("histories") / "rows"
+    return wanted, judged_by(engine, rows, folder, THRESHOLDS, excused=excused)
 
 
 def test_every_transaction_has_the_same_verdicts(judged):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from beds import Bed, found_in
 from txcore_spark.anomalies import FORGERIES, Forgery, Maker, identity_of
 from txcore_spark.plan import TARGET, Source
@@ -28,10 +25,10 @@ def bed(tmp_path):
     return made
 
 
-def test_each_forgery_gets_its_verdict_and_no_other(spark, bed):
+def test_each_forgery_gets_its_verdict_and_no_other(engine, bed):
     """Where a listener may commit without a row, the half's own word counts."""
     bed.write(*FORGERIES, *[None] * 5)
-    manifest = bed.audit(spark).once()
+    manifest = bed.audit(engine).once()
     assert {tx: verdicts for tx, verdicts in bed.expected.items() if verdicts} == found_in(bed.store(), manifest)
     assert 2 == manifest["exit_code"]
     made = dict(zip(FORGERIES, bed.expected, strict=False))
@@ -45,7 +42,7 @@ def test_each_forgery_gets_its_verdict_and_no_other(spark, bed):
         Forgery.MISSENT: ["the targets differ from the digest in the fence row"],
     } == {kind: texts[identity] for kind, identity in made.items()}
     bed.listener = "shop:listener"
-    assert made[Forgery.UNFENCED] not in found_in(bed.store(), bed.audit(spark).once())
+    assert made[Forgery.UNFENCED] not in found_in(bed.store(), bed.audit(engine).once())
 
 
 def test_a_doubled_header_differs_from_the_half_in_either_order():

@@ -10,9 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from beds import Bed, found_in
 from sqlalchemy import create_engine, text
 from txcore_conformance import servers
@@ -21,10 +18,10 @@ from txcore_spark.anomalies import identity_of
 from txcore_spark.command import lines_of
 from txcore_spark.plan import FENCE, Range, Source
 from txcore_spark.readers import fence
+from txcore_spark.readers.ranges import read_range
 from txcore_spark.report import page
 from txcore_spark.rows import Kind, Place, numbers_of
 from txcore_spark.selftest.writers import write_rows
-from txcore_spark.sources import read_range
 
 import txcore
 from txcore import wire
@@ -65,48 +62,48 @@ def gaps_of(manifest):
     return {each["log"]: each["why"] for each in manifest["gaps"]}
 
 
-def test_a_half_log_that_was_cut_before_the_first_run_is_a_gap(spark, bed):
+def test_a_half_log_that_was_cut_before_the_first_run_is_a_gap(engine, bed):
     """The default mode says so as `once` does: exit code 3, and no target counts as PHANTOM."""
     on_broker(bed, "DELETE FROM half WHERE position < (SELECT MAX(position) FROM half)")
-    manifest = bed.audit(spark).incremental()
+    manifest = bed.audit(engine).incremental()
     assert 3 == manifest["exit_code"]
     assert "its beginning is gone" in gaps_of(manifest)["half"]
     assert {"COVERAGE_GAP"} == set(manifest["counts"])
 
 
-def test_a_meta_table_that_cannot_be_read_is_a_gap(spark, bed):
+def test_a_meta_table_that_cannot_be_read_is_a_gap(engine, bed):
     """Without the horizon a missing row proves nothing, and the run says so."""
     on_database(bed, "ALTER TABLE txcore_tx_meta RENAME TO away")
-    manifest = bed.audit(spark).incremental()
+    manifest = bed.audit(engine).incremental()
     assert 3 == manifest["exit_code"]
     assert "txcore_tx_meta cannot be read" in gaps_of(manifest)["fence"]
     assert "no missing fence row of orders proves anything" in said(bed, manifest)
 
 
-def test_a_horizon_in_the_future_is_a_gap(spark, bed):
+def test_a_horizon_in_the_future_is_a_gap(engine, bed):
     """No prune raises it beyond now; below such a horizon any row may have been deleted unseen."""
     on_database(bed, "UPDATE txcore_tx_meta SET pruned_below = :high", high=b"\xff" * 16)
     on_database(bed, "DELETE FROM txcore_tx")
-    manifest = bed.audit(spark).incremental()
+    manifest = bed.audit(engine).incremental()
     assert 3 == manifest["exit_code"]
     assert "is in the future" in gaps_of(manifest)["fence"]
 
 
-def test_a_horizon_over_live_rows_is_a_gap(spark, bed):
+def test_a_horizon_over_live_rows_is_a_gap(engine, bed):
     """A prune deletes what is below its horizon; rows that are still there show that something else raised it."""
     (old,) = bed.write(None)
     time.sleep(0.002)
     high = (time.time_ns() // 1_000_000 << 80).to_bytes(16, "big")
     on_database(bed, "DELETE FROM txcore_tx WHERE transaction_id < :old", old=old.transaction_id)
     on_database(bed, "UPDATE txcore_tx_meta SET pruned_below = :high", high=high)
-    manifest = bed.audit(spark, skew_s=0).incremental()
+    manifest = bed.audit(engine, skew_s=0).incremental()
     assert 3 == manifest["exit_code"]
     assert "1 rows below it are still there" in gaps_of(manifest)["fence"]
 
 
-def test_rows_that_were_pruned_before_a_step_read_them_are_a_gap(spark, bed):
+def test_rows_that_were_pruned_before_a_step_read_them_are_a_gap(engine, bed):
     """Between two steps the horizon passed births that the first step could not know."""
-    audit = bed.audit(spark)
+    audit = bed.audit(engine)
     assert 0 == audit.incremental()["exit_code"]
     bed.write(None)
     on_database(bed, "DELETE FROM txcore_tx")
@@ -119,22 +116,22 @@ def test_rows_that_were_pruned_before_a_step_read_them_are_a_gap(spark, bed):
 
 
 @pytest.mark.parametrize("log", ["half", "op", "parked"])
-def test_undecodable_records_in_the_group_s_own_log_are_a_gap(spark, bed, log):
+def test_undecodable_records_in_the_group_s_own_log_are_a_gap(engine, bed, log):
     """They may be anything: the run is inconclusive and names log and number; faults are found all the same."""
     group = "(SELECT group_id FROM producer_group WHERE name = 'orders')"
     for _ in range(3):
         on_broker(bed, f"INSERT INTO {log} SELECT next, {group}, 0, x'c1', 0 FROM sequence")
         on_broker(bed, "UPDATE sequence SET next = next + 1")
     on_broker(bed, f"INSERT OR IGNORE INTO log SELECT {group}, 0, ?, MIN(position) FROM {log}", log)
-    manifest = bed.audit(spark).incremental()
+    manifest = bed.audit(engine).incremental()
     assert 3 == manifest["exit_code"]
     assert "3 records cannot be decoded" in gaps_of(manifest)[log]
     assert "3 records cannot be decoded" in said(bed, manifest)
 
 
-def test_a_pass_says_from_when_it_judged(spark, bed):
+def test_a_pass_says_from_when_it_judged(engine, bed):
     """Terminal and report name the births that were judged, and the horizon of the fence rows."""
-    manifest = bed.audit(spark).incremental()
+    manifest = bed.audit(engine).incremental()
     assert 0 == manifest["exit_code"]
     words = said(bed, manifest)
     assert 2 == words.count("orders: missing messages are judged for births")
@@ -143,7 +140,7 @@ def test_a_pass_says_from_when_it_judged(spark, bed):
     assert Path(bed.store().path(manifest["number"], "report.html")).exists()
 
 
-def test_records_of_a_newer_txcore_are_read_again_and_counted_once(spark, bed):
+def test_records_of_a_newer_txcore_are_read_again_and_counted_once(engine, bed):
     """Until the audit knows them no absence proves anything; then the range is read again, and no end counts twice."""
     newer = wire.encode_ops([Op(99, bytes(16))])
     with pytest.raises(NewerRecordError):
@@ -151,7 +148,7 @@ def test_records_of_a_newer_txcore_are_read_again_and_counted_once(spark, bed):
     group = "(SELECT group_id FROM producer_group WHERE name = 'orders')"
     on_broker(bed, f"INSERT INTO op SELECT next, {group}, 0, ?, 0 FROM sequence", newer)
     on_broker(bed, "UPDATE sequence SET next = next + 1")
-    audit = bed.audit(spark)
+    audit = bed.audit(engine)
     first = audit.incremental()
     assert 3 == first["exit_code"]
     assert "1 records are of a newer txcore" in gaps_of(first)["op"]
@@ -162,13 +159,13 @@ def test_records_of_a_newer_txcore_are_read_again_and_counted_once(spark, bed):
     assert 10 == sum(each["commits"] for each in second["transactions"])
 
 
-def test_only_the_group_s_fence_rows_are_read_and_old_ones_once(spark, bed):
+def test_only_the_group_s_fence_rows_are_read_and_old_ones_once(engine, bed):
     """The database sends no rows of other groups; after the cut only an hour's rows are read a second time."""
     old_ms = time.time_ns() // 1_000_000 - 3 * 3_600_000
     tombstones = [(identity_of(old_ms, number), 2, b"") for number in range(20)]
     write_rows(bed.database, "txcore_tx", bed.group, tombstones)
     write_rows(bed.database, "txcore_tx", "others", [(identity_of(old_ms, 100 + n), 1, b"") for n in range(300)])
-    manifest = bed.audit(spark).once()
+    manifest = bed.audit(engine).once()
     assert (0, {}) == (manifest["exit_code"], manifest["counts"])
     logs, recent, old = 30, 10, 20
     assert logs + 2 * recent + old == manifest["records"]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from beds import Bed, found_in
 from txcore_spark import coverage
 from txcore_spark.command import Wish, run
@@ -23,7 +20,7 @@ LEFT = {"counts.parquet", "coverage.parquet", "findings", "gaps.parquet", "laten
 
 
 @pytest.fixture(scope="module")
-def runs(spark, tmp_path_factory):
+def runs(engine, tmp_path_factory):
     """Audit one bed with every kind of fault, with and without landing; the second time the sources disappear.
 
     The broker's file is moved right after the reading, the database before the sums: a second reading would fail.
@@ -31,7 +28,7 @@ def runs(spark, tmp_path_factory):
     bed = Bed(tmp_path_factory.mktemp("bed"))
     bed.write(*[None] * 20, *(each for each in Verdict if each.name not in {"COVERAGE_GAP", "LATE_CHECK"}), size=2)
     loaded, store, measure = bed.loaded(grace_s=0), bed.store(), coverage.measure
-    landed = Audit(spark, loaded, store).once()
+    landed = Audit(engine, loaded, store).once()
     broker, database = bed.folder / "broker.db", bed.folder / "shop.db"
 
     def measured(*arguments, **options):
@@ -44,7 +41,7 @@ def runs(spark, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coverage, "measure", measured)
-        unlanded = Audit(spark, loaded, store, say=said).once(is_landed=False)
+        unlanded = Audit(engine, loaded, store, say=said).once(is_landed=False)
     for path in (broker, database):
         assert not path.exists()
         Path(f"{path}.gone").rename(path)

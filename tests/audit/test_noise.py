@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from txcore_spark.noise import SparkOutput
+from txcore_spark.engines.noise import SparkOutput
 
 TALKER = [sys.executable, "-c", "import sys; print('noise', file=sys.stderr)"]
 

@@ -6,10 +6,6 @@ import io
 import re
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("pyspark")
-
 from rich.console import Console
 from txcore_spark.progress import LINE_EVERY_S, Progress
 
@@ -17,17 +13,13 @@ WIDTH = 80
 
 
 class Tracker:
-    """A fake of Spark's status tracker."""
+    """A fake of an engine's tasks."""
 
     def __init__(self):
         self.stages = {}
 
-    def getActiveStageIds(self):  # noqa: N802
-        return [number for number, (done, total) in self.stages.items() if done < total]
-
-    def getStageInfo(self, number):  # noqa: N802
-        done, total = self.stages[number]
-        return SimpleNamespace(numCompletedTasks=done, numTasks=total)
+    def tasks(self, known):
+        return {number: counts for number, counts in self.stages.items() if number in known or counts[0] < counts[1]}
 
 
 class Hours:
@@ -49,7 +41,7 @@ def play(progress, clock):
     """Play a step of two phases, with a display in the middle of each."""
     tracker = Tracker()
     progress.say("starting Spark")
-    with progress.step(tracker) as say:
+    with progress.step(tracker.tasks) as say:
         say("reading 12 ranges of 4 partitions")
         tracker.stages[0] = (7, 12)
         clock.now_s += LINE_EVERY_S
@@ -90,10 +82,10 @@ def test_a_pipe_has_plain_lines():
     ] == file.getvalue().splitlines()
 
 
-def test_ended_spark_stops_only_the_bar():
+def test_ended_engine_stops_only_the_bar():
     """The step itself reports the error."""
     progress, file, _ = shown()
-    with progress.step(None) as say:
+    with progress.step(lambda _: 1 / 0) as say:
         say("verdicts")
         progress._watch(SimpleNamespace(wait=lambda _: False))
     assert "verdicts" in file.getvalue()

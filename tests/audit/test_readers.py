@@ -18,16 +18,16 @@ from txcore_conformance import brokers
 from txcore_conformance.brokers.security import PASSWORD
 from txcore_conformance.kit import error_of, wait_until
 from txcore_conformance.required import obtained
-from txcore_spark import session
 from txcore_spark.anomalies import Maker, Written, identity_of
+from txcore_spark.engines import session
+from txcore_spark.engines.spark_keep import SparkKeep
 from txcore_spark.job import FINDINGS, Audit
-from txcore_spark.keeping import Keep
 from txcore_spark.plan import Range, Source
 from txcore_spark.readers import reader_of
+from txcore_spark.readers.ranges import read_range
 from txcore_spark.rows import Kind, Place
 from txcore_spark.selftest.run import compare, make_bed, plant, write_config
 from txcore_spark.selftest.writers import open_writer
-from txcore_spark.sources import read_range
 from txcore_spark.store import Store
 
 import txcore
@@ -125,9 +125,11 @@ class Group:
         return [row for batch in batches for row in batch.to_pylist() if row["kind"] != Kind.COST]
 
     def read_with_spark(self, ranges, url=""):
-        keep = Keep(self.world.spark, None, 0, is_landed=False)
+        keep = SparkKeep(self.world.spark.session, None, 0, is_landed=False)
         if ranges:
-            importlib.import_module("txcore_spark.native").land(self.world.spark, url or self.world.url, ranges, keep)
+            importlib.import_module("txcore_spark.engines.native").land(
+                self.world.spark.session, url or self.world.url, ranges, keep
+            )
         return [each.asDict() | {"tx": bytes(each["tx"])} for each in keep.rows().collect()]
 
 
@@ -151,7 +153,7 @@ def world(request, tmp_path_factory):
 def require_kafka_source(spark):
     """Skip without the jars, unless Kafka is required."""
     try:
-        importlib.import_module("txcore_spark.native").require(spark)
+        importlib.import_module("txcore_spark.engines.native").require(spark.session)
     except ConfigError as error:
         if brokers.is_required("kafka"):
             pytest.fail(str(error))
@@ -338,7 +340,7 @@ def test_every_fault_on_kafka_is_found_with_both_sources(world, tmp_path):
         loaded = load(path, settings=[f"audit.kafka_source={source}"], environment={})
         store = Store(loaded.config.audit.store)
         manifests.append(Audit(world.spark, loaded, store).once())
-        found = world.spark.read.parquet(store.place(manifests[-1]["number"], FINDINGS)).select("tx", "verdict")
+        found = world.spark.session.read.parquet(store.place(manifests[-1]["number"], FINDINGS)).select("tx", "verdict")
         assert compare([bed], [each.asDict() for each in found.collect()]).is_good
     compared = ("counts", "severities", "records", "strange", "transactions", "gaps", "ends", "latencies")
     assert {key: manifests[0][key] for key in compared} == {key: manifests[1][key] for key in compared}
@@ -347,7 +349,7 @@ def test_every_fault_on_kafka_is_found_with_both_sources(world, tmp_path):
 
 def test_without_its_jars_spark_s_kafka_source_is_refused():
     """The error names the setting for the jars, and nothing is read."""
-    native = importlib.import_module("txcore_spark.native")
+    native = importlib.import_module("txcore_spark.engines.native")
     with pytest.raises(ConfigError, match=r"audit\.spark_jars") as raised:
         native.require(SimpleNamespace(read=None))
     assert "\n" not in str(raised.value)

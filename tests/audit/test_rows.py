@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from txcore_spark.plan import HALF as HALF_LOG
 from txcore_spark.plan import Range, Source
+from txcore_spark.readers.ranges import read_range
 from txcore_spark.rows import Place, Rows
-from txcore_spark.sources import read_range
 
 from txcore import wire
 from txcore.records import (

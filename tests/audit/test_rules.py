@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
-pytest.importorskip("pyspark")
-
 import msgspec
-import pyarrow as pa
-from pyarrow import parquet
-from pyspark.sql import functions as F  # noqa: N812
-from txcore_spark import copies, findings, screening, tally
+import pytest
+from judging import judged_by
 from txcore_spark.anomalies import BY, RECIPES, Forgery, History, Maker, Written, identity_of
-from txcore_spark.rows import SPARK_SCHEMA, Place, Rows, batch_of
+from txcore_spark.rows import Place, Rows
 
 from txcore import wire
 from txcore.audit.verdicts import PARKED, SENT, Thresholds, Verdict
@@ -200,7 +194,7 @@ def landed(cases):
 
 
 @pytest.fixture(scope="module")
-def judged(spark, tmp_path_factory):
+def judged(engine, tmp_path_factory):
     """Return the expected and the found verdicts of every case, by name."""
     numbers = itertools.count(1)
 
@@ -222,17 +216,9 @@ def judged(spark, tmp_path_factory):
                 made.records[place] = Written("op", wire.encode_ops(ops), phase=record.phase)
         names[made.transaction_id] = kind.name if kind else "well"
         cases.append(made)
-    place = tmp_path_factory.mktemp("rules") / "rows.parquet"
-    parquet.write_table(pa.Table.from_batches([batch_of(landed(cases))]), place)
-    landed_rows = spark.read.schema(SPARK_SCHEMA).parquet(str(place))
-    everything = F.expr("true")
-    rows = tally.owned(copies.counting(landed_rows, landed_rows, {0: everything}))
-    lines = tally.summed(rows, tally.sums_of(2))
-    tallies = tally.careful(tally.derived(lines, 2, {0: everything}, {0: everything}), rows)
-    lines = screening.screened(landed_rows, THRESHOLDS.late_ms).select("tx", "doubt")
-    shown = tallies.join(lines, "tx", "full").withColumn("verdicts", findings.verdict_columns(THRESHOLDS))
-    found = shown.select("tx", "doubt", "verdicts").collect()
-    actual = {bytes(each["tx"]): (set(each["verdicts"]), each["doubt"]) for each in found}
+    folder = tmp_path_factory.mktemp("rules") / "rows"
+    found = judged_by(engine, landed(cases), folder, THRESHOLDS, backends=2)
+    actual = {identity: (set(each["verdicts"]), each["doubt"]) for identity, each in found.items()}
     return {names[case.transaction_id]: (case.expected, *actual.get(case.transaction_id, (set(), 0))) for case in cases}
 
 

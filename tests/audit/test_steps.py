@@ -10,9 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from beds import Bed, found_in
 from txcore_spark.command import Wish, run
 from txcore_spark.job import VERSION, Audit, Window
@@ -41,9 +38,9 @@ def totals(manifest):
     return {name: manifest[name] for name in COMPARED} | {"transactions": sums}
 
 
-def test_steps_over_a_growing_log_end_like_one_audit_over_everything(spark, bed):
+def test_steps_over_a_growing_log_end_like_one_audit_over_everything(engine, bed):
     """Halves without an end stay in the tallies; duplicates, conflicts and lost targets are found across steps."""
-    audit = bed.audit(spark)
+    audit = bed.audit(engine)
     open_ones = bed.write(None, None, parts={"half", "row"})
     bed.write(None, Verdict.LOST, size=3)
     first = audit.incremental()
@@ -65,9 +62,9 @@ def test_steps_over_a_growing_log_end_like_one_audit_over_everything(spark, bed)
     assert {"DUP_TARGET"} == found[again.transaction_id]
 
 
-def test_a_step_that_was_killed_counts_nothing_twice(spark, bed):
+def test_a_step_that_was_killed_counts_nothing_twice(engine, bed):
     """A run without a manifest does not count: the next run starts from the one before it."""
-    audit = bed.audit(spark)
+    audit = bed.audit(engine)
     bed.write(None, Verdict.LOST)
     first = audit.incremental()
     bed.write(None, Verdict.LEAK)
@@ -79,43 +76,43 @@ def test_a_step_that_was_killed_counts_nothing_twice(spark, bed):
     assert first["rows"] + [again["number"]] == again["rows"]
 
 
-def test_a_window_judges_its_births_only(spark, bed):
+def test_a_window_judges_its_births_only(engine, bed):
     """Transactions born before or after the window are read, but not judged."""
     (early,) = bed.write(Verdict.LOST)
     since_ms = int.from_bytes(early.transaction_id[:6], "big") + 1
     bed.write(Verdict.LEAK)
-    manifest = bed.audit(spark).once(Window(since_ms=since_ms))
+    manifest = bed.audit(engine).once(Window(since_ms=since_ms))
     assert {"LEAK": 1} == manifest["counts"]
     assert 2 == manifest["exit_code"]
 
 
-def test_retention_leaves_a_gap_and_no_absence_is_a_proof_before_it(spark, bed):
+def test_retention_leaves_a_gap_and_no_absence_is_a_proof_before_it(engine, bed):
     """A log without its beginning is inconclusive, without PHANTOM for targets whose half is missing."""
     bed.write(*[None] * 5)
     with sqlite3.connect(bed.folder / "broker.db") as connection:
         connection.execute("DELETE FROM half")
     connection.close()
-    manifest = bed.audit(spark).once()
+    manifest = bed.audit(engine).once()
     assert 3 == manifest["exit_code"]
     assert {"COVERAGE_GAP"} == set(manifest["counts"])
     assert all("its beginning is gone" in gap["why"] for gap in manifest["gaps"])
 
 
-def test_a_topic_that_is_not_read_is_a_gap_and_its_messages_are_not_lost(spark, bed):
+def test_a_topic_that_is_not_read_is_a_gap_and_its_messages_are_not_lost(engine, bed):
     """A topic that the halves name and the configuration omits is a gap."""
     bed.write(None, size=2)
     bed.config()
     path = bed.folder / "txcore.toml"
     path.write_text(path.read_text() + '\n[audit.backends.main]\ntopics = ["orders.created"]\n', encoding="utf-8")
-    manifest = Audit(spark, load(path, environment={}), bed.store()).once()
+    manifest = Audit(engine, load(path, environment={}), bed.store()).once()
     assert {"COVERAGE_GAP": 1} == manifest["counts"]
     assert "orders.mail" in manifest["gaps"][0]["why"]
     assert 3 == manifest["exit_code"]
 
 
-def test_an_empty_group_passes(spark, bed):
+def test_an_empty_group_passes(engine, bed):
     """The audit of an empty group passes."""
-    manifest = bed.audit(spark).once()
+    manifest = bed.audit(engine).once()
     assert (0, {}) == (manifest["exit_code"], manifest["counts"])
     shutil.rmtree(bed.folder / "audit")
 
@@ -127,9 +124,9 @@ def results_of(text):
     return {each["verdict"]: each["result"] for each in found}
 
 
-def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark, bed, capsys):
+def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(engine, bed, capsys):
     """A dry run writes nothing; a repair is not repeated; the next audit finds the leak and the parked half."""
-    audit = bed.audit(spark, grace_s=0)
+    audit = bed.audit(engine, grace_s=0)
     (lost,) = bed.write(Verdict.LOST, size=3)
     bed.writer.write(
         (lost.partition, each) for each in [bed.maker.target(bed.half_of(lost), 1)]
@@ -155,10 +152,10 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark
     assert {stuck.transaction_id: {"DISCARDED"}, leak.transaction_id: {"LEAK"}} == found
 
 
-def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, screen, request, capsys):
+def test_the_command_ends_with_the_code_and_writes_the_report(engine, bed, screen, request, capsys):
     """The summary is on standard output, no progress without a terminal; the page loads nothing from other hosts."""
     bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
-    code = run(bed.loaded(), Wish(mode="once", as_json=True))
+    code = run(bed.loaded(), Wish(mode="once", as_json=True, engine=engine.name))
     printed = capsys.readouterr()
     summary = json.loads(printed.out)
     assert 2 == code == summary["exit_code"]
@@ -171,7 +168,7 @@ def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, screen
         shown = request.getfixturevalue("chromium").new_page(viewport={"width": 960, "height": 690})
         shown.goto(Path(summary["report"]).as_uri())
         shown.screenshot(path=path)
-    assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1, is_verbose=True))
+    assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1, is_verbose=True, engine=engine.name))
     assert "freezing the ends" in capsys.readouterr().err
 
 

@@ -8,9 +8,6 @@ import importlib
 import secrets
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from beds import Bed, found_in
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -163,12 +160,12 @@ def said(bed, manifest):
     return "\n".join(lines_of(manifest, "")) + page(manifest, bed.store().findings(manifest, 100))
 
 
-def test_target_that_was_made_anew_is_a_gap_and_nothing_is_published_twice(spark, world, bed):
+def test_target_that_was_made_anew_is_a_gap_and_nothing_is_published_twice(engine, world, bed):
     """What the first topic held was read; what the new one holds is read from its beginning; no message is LOST.
 
     Without the broker's mark of creation, equal positions of the new topic would count as read.
     """
-    audit = bed.audit(spark)
+    audit = bed.audit(engine)
     bed.write(*[None] * 10)
     assert 0 == audit.incremental()["exit_code"]
     world.remake(bed.topics[0])
@@ -185,10 +182,10 @@ def test_target_that_was_made_anew_is_a_gap_and_nothing_is_published_twice(spark
     assert not last["gaps"], last["gaps"]
 
 
-def test_repair_looks_at_the_target_once_more(spark, world, bed):
+def test_repair_looks_at_the_target_once_more(engine, world, bed):
     """A message that arrived after the run is not published a second time; one that is missing is."""
     late, _ = bed.write(Verdict.LOST, Verdict.LOST)
-    manifest = bed.audit(spark).once()
+    manifest = bed.audit(engine).once()
     assert {"LOST": 2} == manifest["counts"]
     bed.writer.write([(late.partition, bed.maker.target(bed.half_of(late), 0))])
     lines = []
@@ -196,20 +193,20 @@ def test_repair_looks_at_the_target_once_more(spark, world, bed):
     printed = "\n".join(lines)
     assert "nothing is missing any more" in printed
     assert "1 repaired, 0 failed" in lines[-1]
-    again = bed.audit(spark).once()
+    again = bed.audit(engine).once()
     assert {} == found_in(bed.store(), again)
 
 
-def test_own_topic_that_was_cut_before_the_first_run_is_a_gap(spark, kafka, bed):
+def test_own_topic_that_was_cut_before_the_first_run_is_a_gap(engine, kafka, bed):
     """The default mode says so; nothing counts as LOST that may have been there."""
     bed.write(*[None] * 10)
     kafka.empty(bed.topics[0])
-    manifest = bed.audit(spark).incremental()
+    manifest = bed.audit(engine).incremental()
     assert (3, {"COVERAGE_GAP"}) == (manifest["exit_code"], set(manifest["counts"]))
     assert {bed.topics[0]} == {gap["name"] for gap in manifest["gaps"]}
 
 
-def test_foreign_topic_that_retention_emptied_hides_nothing(spark, kafka, bed):
+def test_foreign_topic_that_retention_emptied_hides_nothing(engine, kafka, bed):
     """Retention in a topic of other programs moves no border of the group: its lost message is found."""
     foreign = f"foreign-{secrets.token_hex(4)}"
     kafka.create(foreign)
@@ -218,13 +215,13 @@ def test_foreign_topic_that_retention_emptied_hides_nothing(spark, kafka, bed):
     for topics in ("[]", '"all"'):
         bed.sections = f"[audit.backends.main]\ntopics = {topics}"
         (lost,) = bed.write(Verdict.LOST)
-        for manifest in (bed.audit(spark).incremental(), bed.audit(spark).once()):
+        for manifest in (bed.audit(engine).incremental(), bed.audit(engine).once()):
             assert 2 == manifest["exit_code"]
             assert {"LOST"} == found_in(bed.store(), manifest)[lost.transaction_id]
             assert {"LOST"} == set(manifest["counts"])
 
 
-def test_only_the_group_s_topics_are_read_unless_all_are_wanted(spark, kafka, bed):
+def test_only_the_group_s_topics_are_read_unless_all_are_wanted(engine, kafka, bed):
     """The default reads what the halves name and says what it did not read; "all" finds a forgery elsewhere."""
     foreign, compacted = f"foreign-{secrets.token_hex(4)}", f"compacted-{secrets.token_hex(4)}"
     kafka.create(foreign)
@@ -235,29 +232,29 @@ def test_only_the_group_s_topics_are_read_unless_all_are_wanted(spark, kafka, be
     kafka_forged = type(forged)("target", forged.body, foreign, forged.key, forged.headers)
     bed.writer.write([(phantom.partition, kafka_forged)])
     bed.write(*[None] * 5)
-    manifest = bed.audit(spark).once()
+    manifest = bed.audit(engine).once()
     assert (0, {}) == (manifest["exit_code"], manifest["counts"])
     assert manifest["records"] < 100
     assert 2 == said(bed, manifest).count("no half of these groups names")
     assert foreign in said(bed, manifest)
     bed.sections = '[audit.backends.main]\ntopics = "all"'
-    everything = bed.audit(spark).once()
+    everything = bed.audit(engine).once()
     assert {phantom.transaction_id: {"PHANTOM"}} == found_in(bed.store(), everything)
     assert 500 < everything["records"]
     assert compacted in said(bed, everything)
 
 
-def test_sent_message_whose_topic_nothing_names_is_a_gap(spark, world, bed):
+def test_sent_message_whose_topic_nothing_names_is_a_gap(engine, world, bed):
     """RabbitMQ lists no topics, and a row of the message table that was sent names none; with a tap it is LOST."""
     if not isinstance(world, Rabbitmq):
         pytest.skip("the other brokers list their topics")
     (sent,) = bed.write(None, parts=())
     write_rows(bed.database, "txcore_tx", bed.group, [(sent.transaction_id, 3, b"")])
     tapped, bed.sections = bed.sections, ""
-    manifest = bed.audit(spark).incremental()
+    manifest = bed.audit(engine).incremental()
     assert (3, {"COVERAGE_GAP"}) == (manifest["exit_code"], set(manifest["counts"]))
     assert "topics that nothing names" in manifest["gaps"][0]["why"]
     bed.sections = tapped
-    again = bed.audit(spark).incremental()
+    again = bed.audit(engine).incremental()
     assert {sent.transaction_id: {"LOST"}} == found_in(bed.store(), again)
     assert not again["gaps"]

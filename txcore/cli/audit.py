@@ -10,11 +10,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from txcore.audit.engines import ENGINES, NO_ENGINE
 from txcore.cli.config import CONFIG_HELP, say_problems
 from txcore.cli.helping import JSON_HELP, Misuse, SectionedGroup, misuse
 from txcore.cli.operating.screen import Screen
 from txcore.config import ConfigFileError, Loaded, load
-from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
+from txcore.errors import TxcoreError, UsageError
 from txcore.ids import parse_id
 
 FAILED: Final = 4
@@ -33,7 +34,7 @@ class _AuditGroup(SectionedGroup):
         return _parsed(lambda: super(_AuditGroup, self).invoke(ctx))
 
 
-audit = typer.Typer(name="audit", cls=_AuditGroup, help="Prove that databases, logs and targets agree (needs Spark).")
+audit = typer.Typer(name="audit", cls=_AuditGroup, help="Prove that databases, logs and targets agree.")
 Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help=CONFIG_HELP),
@@ -58,6 +59,10 @@ def run(
     no_land: Annotated[
         bool, typer.Option("--no-land", help="With once: leave findings and report, but no rows. For small runs.")
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(metavar="ENGINE", help="duckdb (one machine) or spark; by default spark where it is installed."),
+    ] = "",
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also show Spark's own output, and the phases without a terminal.")
     ] = False,
@@ -73,9 +78,12 @@ def run(
     if mode not in MODES:
         say(UsageError(f"there is no mode {mode!r}; the modes are {', '.join(MODES)}"))
         raise typer.Exit(FAILED)
+    if engine and engine not in ENGINES:
+        say(UsageError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}"))
+        raise typer.Exit(FAILED)
     loaded = _loaded(config, settings)
     command = module("command")
-    wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land, is_verbose=verbose)
+    wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land, is_verbose=verbose, engine=engine)
     raise typer.Exit(_code(lambda: command.run(loaded, wish)))
 
 
@@ -111,14 +119,14 @@ def module(name: str) -> Any:
     """Return a module of the audit's package.
 
     Raises:
-        BackendNotInstalledError: Spark or Arrow is not installed.
+        typer.Exit: neither of the two engines is installed; the command has said so.
     """
     try:
         return importlib.import_module(f"txcore_spark.{name}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pyspark", "pyarrow", "pandas", "txcore_spark"}:
             raise
-        say(BackendNotInstalledError("the audit", str(error.name), "spark"))
+        say(UsageError(NO_ENGINE))
         raise typer.Exit(FAILED) from error
 
 

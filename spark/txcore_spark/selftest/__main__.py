@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from txcore.config import load
+from txcore_spark.engines.session import open_session
+from txcore_spark.engines.spark import SparkEngine
 from txcore_spark.job import FINDINGS, Audit
 from txcore_spark.report import NAME
 from txcore_spark.selftest.run import compare, live_writer, make_bed, plant, write_config
-from txcore_spark.session import open_session
 from txcore_spark.store import Store
 
 
@@ -43,7 +44,7 @@ def main() -> int:
         for bed in beds:
             stack.enter_context(live_writer(bed))
         began_s = time.monotonic()
-        manifest = Audit(session, loaded, store, say=say).once()
+        manifest = Audit(SparkEngine(session), loaded, store, say=say).once()
         took_s = time.monotonic() - began_s
     found = session.read.parquet(store.place(manifest["number"], FINDINGS)).select("tx", "verdict").collect()
     outcome = compare(beds, [each.asDict() for each in found])

@@ -78,7 +78,7 @@ def open_session(
         require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         active = _built(SparkSession.builder, master, driver_memory, {**(settings or {}), **_jars(jars)})
-    from txcore_spark.sources import register  # noqa: PLC0415
+    from txcore_spark.engines.sources import register  # noqa: PLC0415
 
     register(active)
     return active

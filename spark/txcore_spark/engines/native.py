@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from txcore_kafka.options import BEARER, parse_url
 
 from txcore.errors import ConfigError
-from txcore_spark.keeping import Keep
+from txcore_spark.engines.spark_keep import SparkKeep
 from txcore_spark.plan import Range
 from txcore_spark.readers.kafka import CONSUMER_GROUP, READ_COMMITTED, add_record, name_of
 from txcore_spark.rows import SPARK_SCHEMA, Kind, Rows, batch_of
@@ -85,7 +85,7 @@ def settings_of(url: str, timeout_s: float) -> dict[str, str]:
     return found
 
 
-def land(session: SparkSession, url: str, ranges: Sequence[Range], keep: Keep) -> None:
+def land(session: SparkSession, url: str, ranges: Sequence[Range], keep: SparkKeep) -> None:
     """Read ranges of one cluster into *keep*; if that fails, each of them is a gap."""
     try:
         keep.add(frame_of(session, url, ranges))
@@ -159,11 +159,11 @@ def _conclude(rows: Rows, wanted: Range, count: int) -> None:
         rows.add_cover(wanted.start, wanted.end, count)
 
 
-def _unseen(keep: Keep, ranges: Sequence[Range]) -> Iterator[Rows]:
+def _unseen(keep: SparkKeep, ranges: Sequence[Range]) -> Iterator[Rows]:
     """Yield the covers or gaps of ranges without a visible record, as after transactions that were aborted."""
     is_mark = F.col("kind").isin(int(Kind.COVER), int(Kind.GAP))
     is_ours = F.col("source").isin(sorted({wanted.source.number for wanted in ranges}))
-    marks = keep.rows().where(is_mark & is_ours).select("source", "partition", "position").collect()
+    marks = keep.rows().data.where(is_mark & is_ours).select("source", "partition", "position").collect()
     marked = {(each["source"], each["partition"], each["position"]) for each in marks}
     for wanted in ranges:
         if (wanted.source.number, wanted.place.partition, wanted.start) not in marked:
@@ -172,7 +172,7 @@ def _unseen(keep: Keep, ranges: Sequence[Range]) -> Iterator[Rows]:
             yield rows
 
 
-def _add(session: SparkSession, keep: Keep, rows: Iterator[Rows] | Sequence[Rows]) -> None:
+def _add(session: SparkSession, keep: SparkKeep, rows: Iterator[Rows] | Sequence[Rows]) -> None:
     found = [row for each in rows for row in each.found]
     if found:
         keep.add(session.createDataFrame(batch_of(found).to_pylist(), SPARK_SCHEMA))

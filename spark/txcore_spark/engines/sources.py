@@ -1,22 +1,17 @@
-"""The readers as Spark data sources: one per kind of broker, and one for fence tables, all of one schema.
-
-An unreadable range becomes a row of its own (a gap), so that the run loses its verdict on absence, but not the facts
-of the other ranges.
-"""
+"""The readers as Spark data sources: one per kind of broker, and one for fence tables, all of one schema."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from txcore_spark.plan import FENCE, Range, decode_ranges, encode_ranges
-from txcore_spark.readers import READERS, fence, reader_of
-from txcore_spark.rows import SPARK_SCHEMA, Rows
+from txcore_spark.readers import READERS
+from txcore_spark.readers.ranges import read_range
+from txcore_spark.rows import SPARK_SCHEMA
 
 NAMES: Final[Mapping[str, str]] = {each: f"txcore_{each}" for each in (*READERS, FENCE)}
 
@@ -44,21 +39,6 @@ class RangeReader(DataSourceReader):
         """Yield the rows of one range, and last whether it was read whole."""
         assert isinstance(partition, RangePartition)
         return iter(()) if partition.wanted is None else read_range(self._url, partition.wanted)
-
-
-def read_range(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one range; a range that cannot be read whole ends with a gap instead of a cover."""
-    began_s = time.process_time()
-    try:
-        yield from fence.read(url, wanted) if wanted.source.log == FENCE else reader_of(url).read(url, wanted)
-        # The processor time of this process, with Spark's own part of it, for the benchmark of the readers.
-        rows = Rows(wanted.place)
-        rows.add_cost(round((time.process_time() - began_s) * 1000))
-        yield rows.take()
-    except Exception as error:  # noqa: BLE001 - drivers raise any exception, and none may shorten a read
-        rows = Rows(wanted.place)  # also where the file of signing keys cannot be used
-        rows.add_gap(wanted.start, wanted.end, f"{type(error).__name__}: {error}"[:500])
-        yield rows.take()
 
 
 class _LogSource(DataSource):
