@@ -1,0 +1,212 @@
+"""The engine for one machine: DuckDB in this process, over Parquet and Arrow, without Java."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import duckdb
+import pyarrow as pa
+from pyarrow import parquet
+
+from txcore.config.audit import AuditSection
+from txcore.errors import ConfigError
+from txcore_spark.engines.duck_frame import DuckFrame
+from txcore_spark.engines.duck_sql import literal, quoted
+from txcore_spark.frames import Wanted
+from txcore_spark.plan import Range
+from txcore_spark.readers.ranges import read_range
+from txcore_spark.rows import SCHEMA
+from txcore_spark.store import LINES, ROWS, Store
+
+GROUP_ROWS: Final = 200_000
+"""Rows of one group of a Parquet file: what a reader holds in memory before it writes."""
+_UNITS: Final = {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}
+
+
+class DuckKeep:
+    """Implements `Keep`: one Parquet file for each reading beside the run, or a temporary table."""
+
+    def __init__(self, engine: DuckEngine, store: Store, number: int, *, is_landed: bool) -> None:
+        self.is_landed = is_landed
+        self._engine = engine
+        self._folder = folder_of(store.place(number, ROWS))
+        self._lines = folder_of(store.place(number, LINES))
+        self._table = f"rows_{number}"
+        if not is_landed:
+            columns = ", ".join(f"{quoted(each.name)} {_TYPES[str(each.type)]}" for each in SCHEMA)
+            engine.connection.execute(f"CREATE TEMP TABLE {self._table} ({columns})")
+
+    def read(self, wanted: Wanted, settings: AuditSection) -> None:  # noqa: ARG002 - they are Spark's
+        """See `Keep.read`."""
+        tables = _grouped(self._batches([(url, each) for url, ranges in wanted for each in ranges]))
+        if not self.is_landed:
+            for table in tables:
+                self._engine.insert(self._table, table)
+            return
+        writer: parquet.ParquetWriter | None = None
+        try:
+            for table in tables:
+                if writer is None:
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    place = self._folder / f"part-{len(_files(self._folder)):05d}.parquet"
+                    writer = parquet.ParquetWriter(place, SCHEMA, compression="zstd")
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()
+
+    def _batches(self, wanted: Sequence[tuple[str, Range]]) -> Iterator[pa.RecordBatch]:
+        for url, each in self._engine.counted(wanted):
+            yield from read_range(url, each)
+
+    def rows(self) -> DuckFrame:
+        """See `Keep.rows`."""
+        if self.is_landed:
+            return self._engine.read([self._folder.as_uri()])
+        return DuckFrame(self._engine.connection, f"SELECT * FROM {self._table}", SCHEMA.names)
+
+    def lines(self, frame: DuckFrame) -> DuckFrame:
+        """See `Keep.lines`."""
+        if not self.is_landed:
+            return frame.kept()
+        kept = frame.kept()
+        for doubt in (0, 1):
+            place = self._lines / f"doubt={doubt}" / "part-00000.parquet"
+            place.parent.mkdir(parents=True)
+            shown = ", ".join(quoted(each) for each in kept.columns if each != "doubt")
+            self._engine.copy(f"SELECT {shown} FROM ({kept.sql}) WHERE doubt = {doubt}", place)
+        return kept
+
+
+class DuckEngine:
+    """Implements `Engine` on a connection of its own to a database in memory.
+
+    Args:
+        memory: Most memory for its tables, as `2g`; more than that is on its disk for temporary files.
+
+    Raises:
+        ConfigError: *memory* is not understood.
+    """
+
+    name = "duckdb"
+
+    def __init__(self, memory: str = "2g") -> None:
+        self.connection = duckdb.connect()
+        self._reading: dict[int, tuple[int, int]] = {}
+        scratch = Path(tempfile.gettempdir()) / f"txcore-audit-{secrets.token_hex(4)}"
+        number, unit = memory[:-1], memory[-1:].lower()
+        try:
+            self.connection.execute(f"SET memory_limit = {literal(number + _UNITS.get(unit, unit))}")
+        except duckdb.Error as error:
+            raise ConfigError(f"{memory!r} is no size of memory such as 2g", key="audit.driver_memory") from error
+        self.connection.execute(f"SET temp_directory = {literal(str(scratch))}")
+        self.connection.execute("SET preserve_insertion_order = false")
+        self.connection.execute("SET autoinstall_known_extensions = false")
+
+    @classmethod
+    def of(cls, settings: AuditSection) -> DuckEngine:
+        """Return the engine for the settings of a configuration.
+
+        Raises:
+            ConfigError: they name a store on another machine, a source that only Spark has, or no size of memory.
+        """
+        if settings.kafka_source == "spark":
+            raise ConfigError('audit.kafka_source = "spark" needs --engine spark', key="audit.kafka_source")
+        folder_of(Store(settings.store).uri)
+        return cls(settings.driver_memory)
+
+    def close(self) -> None:
+        """Give its memory back, and remove its temporary files."""
+        self.connection.close()
+
+    def keep(self, store: Store, number: int, *, is_landed: bool = True) -> DuckKeep:
+        """See `Engine.keep`."""
+        return DuckKeep(self, store, number, is_landed=is_landed)
+
+    def read(self, places: Sequence[str]) -> DuckFrame:
+        """See `Engine.read`."""
+        files = [literal(str(each)) for place in places for each in _files(folder_of(place))]
+        if not files:
+            empty = ", ".join(f"CAST(NULL AS {_TYPES[str(each.type)]}) AS {quoted(each.name)}" for each in SCHEMA)
+            return DuckFrame(self.connection, f"SELECT {empty} WHERE FALSE", SCHEMA.names)
+        shown = ", ".join(map(quoted, SCHEMA.names))
+        sql = f"SELECT {shown} FROM read_parquet([{', '.join(files)}], hive_partitioning = false)"
+        return DuckFrame(self.connection, sql, SCHEMA.names)
+
+    def write(self, frame: DuckFrame, place: str) -> DuckFrame:
+        """See `Engine.write`."""
+        folder = folder_of(place)
+        folder.mkdir(parents=True)
+        file = folder / "part-00000.parquet"
+        self.copy(frame.sql, file)
+        return DuckFrame(self.connection, f"SELECT * FROM read_parquet({literal(str(file))})", frame.columns)
+
+    def insert(self, table: str, rows: pa.Table) -> None:
+        """Add rows to a table."""
+        self.connection.register("new_rows", rows)
+        self.connection.execute(f"INSERT INTO {table} SELECT * FROM new_rows")
+        self.connection.unregister("new_rows")
+
+    def copy(self, sql: str, file: Path) -> None:
+        """Write a query's rows to a Parquet file."""
+        self.connection.execute(f"COPY ({sql}) TO {literal(str(file))} (FORMAT parquet, COMPRESSION snappy)")
+
+    def expect(self, records: int) -> None:
+        """See `Engine.expect`: DuckDB sees the sizes itself."""
+
+    def for_few_rows(self) -> AbstractContextManager[None]:
+        """See `Engine.for_few_rows`: its plans are interpreted anyway."""
+        return nullcontext()
+
+    def tasks(self, known: Sequence[int]) -> Mapping[int, tuple[int, int]]:  # noqa: ARG002 - there are few
+        """See `Engine.tasks`: one part is one reading of ranges."""
+        return dict(self._reading)
+
+    def counted(self, wanted: Sequence[tuple[str, Range]]) -> Iterator[tuple[str, Range]]:
+        """Yield ranges, and count those that are done."""
+        part = len(self._reading)
+        for number, each in enumerate(wanted):
+            self._reading[part] = (number, len(wanted))
+            yield each
+        self._reading[part] = (len(wanted), len(wanted))
+
+
+_TYPES: Final = {"binary": "BLOB", "int32": "INTEGER", "int64": "BIGINT", "string": "VARCHAR"}
+
+
+def folder_of(place: str) -> Path:
+    """Return the folder of a place of a store.
+
+    Raises:
+        ConfigError: it is not on this machine.
+    """
+    parts = urlsplit(place)
+    if parts.scheme != "file":
+        raise ConfigError(
+            f"DuckDB keeps runs in a folder of this machine, not in {place!r}: --engine spark", key="audit.store"
+        )
+    return Path(unquote(parts.path))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.parquet"))
+
+
+def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield batches as tables of about `GROUP_ROWS` rows."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= GROUP_ROWS:
+            yield pa.Table.from_batches(held)
+            held, count = [], 0
+    if count:
+        yield pa.Table.from_batches(held)
