@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from txcore.audit.engines import ENGINES
+from txcore.audit.engines import ENGINES, SPARK
 from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
@@ -58,12 +58,12 @@ class Wish:
 
 def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
     """Run the audit and return its exit code: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
-    output = SparkOutput(is_shown=wish.is_verbose or is_submitted())
+    name = choice.chosen(wish.engine)
+    output = SparkOutput(is_shown=wish.is_verbose or is_submitted() or name != SPARK)
     try:
         window = window_of(wish)
         settings = loaded.config.audit
         progress = progress or Progress(quiet=not (wish.is_verbose or sys.stderr.isatty()))
-        name = choice.chosen(wish.engine)
         progress.say(f"starting {choice.TITLES[name]}")
         engine = choice.open_engine(name, loaded, wish.settings, output)
         store = Store(settings.store)

@@ -37,7 +37,7 @@ def run(*arguments):
     return ended.value.code
 
 
-def test_without_spark_it_says_which_extra_to_install(config, capsys, monkeypatch):
+def test_without_an_engine_it_says_which_extras_bring_one(config, capsys, monkeypatch):
     """The command prints one sentence with the command to install it, and no traceback."""
     for name in [name for name in sys.modules if name.startswith(("txcore_spark", "pyspark", "pyarrow"))]:
         monkeypatch.delitem(sys.modules, name)
@@ -45,7 +45,8 @@ def test_without_spark_it_says_which_extra_to_install(config, capsys, monkeypatc
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert 4 == run("--config", config)
     printed = capsys.readouterr().err
-    assert 'pip install "txcore[spark]"' in printed
+    assert 'pip install "txcore[audit]"' in printed
+    assert '"txcore[spark]"' in printed
     assert 1 == len(printed.strip().splitlines())
 
 

@@ -1,8 +1,11 @@
-"""The oracle, in Python, and the audit, on Spark, give the same verdicts on the same histories."""
+"""The oracle, in Python, and the audit, on each engine, give the same verdicts on the same histories."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from functools import cache
+from pathlib import Path
 
 import histories
 import pytest
@@ -18,6 +21,7 @@ NOW_MS = 1_700_000_000_000 + 400_000
 THRESHOLDS = Thresholds(NOW_MS, grace_ms=0, late_ms=5_000, release_ms=2_000)
 
 
+@cache
 def gathered():
     """Return the rows of every history and the oracle's tallies; a mutant's seeds differ from all others."""
     rows, wanted, excused = [], {}, []
@@ -42,12 +46,18 @@ def gathered():
     return rows, wanted, excused
 
 
-@pytest.fixture(scope="module")
-def judged(engine, tmp_path_factory):
+@cache
+def judged_on(engine):
     """Return both judgements of all histories: identity -> (oracle's tally, audit's columns and verdicts)."""
     rows, wanted, excused = gathered()
-    folder = tmp_path_factory.mktemp("histories") / "rows"
-    return wanted, judged_by(engine, rows, folder, THRESHOLDS, excused=excused)
+    with tempfile.TemporaryDirectory() as folder:
+        return wanted, judged_by(engine, rows, Path(folder) / "rows", THRESHOLDS, excused=excused)
+
+
+@pytest.fixture(scope="module")
+def judged(engine):
+    """Return `judged_on` of each engine."""
+    return judged_on(engine)
 
 
 def test_every_transaction_has_the_same_verdicts(judged):
@@ -61,6 +71,15 @@ def test_every_transaction_has_the_same_verdicts(judged):
             differing[identity.hex()] = (expected, actual, histories.by_name(each), found.get(identity))
     assert {} == dict(list(differing.items())[:3])
     assert len(wanted) > SEEDS
+
+
+def test_both_engines_find_the_same_numbers(duck, spark):
+    """Not only the verdicts are equal, but every number on which they rest."""
+    by_duck, by_spark = (
+        {identity: {**each, "tx": identity} for identity, each in judged_on(engine)[1].items()}
+        for engine in (duck, spark)
+    )
+    assert by_duck == by_spark
 
 
 def test_no_verdict_is_without_doubt(judged):

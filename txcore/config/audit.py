@@ -51,12 +51,12 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     """The audit, `txcore audit`."""
 
     store: Annotated[
-        str, Meta(min_length=1, description="directory, or URI of any Hadoop file system, that keeps its runs")
+        str, Meta(min_length=1, description="directory, or on Spark URI of any Hadoop file system, that keeps its runs")
     ] = "txcore-audit"
     master: Annotated[
         str, Meta(description="Spark master; empty for the one of `spark-submit`, else all cores of this machine")
     ] = ""
-    driver_memory: Annotated[str, Meta(description="memory of Spark's Java process, such as `2g`")] = "2g"
+    driver_memory: Annotated[str, Meta(description="memory of DuckDB, or of Spark's Java process, such as `2g`")] = "2g"
     grace_s: Annotated[
         AuditSeconds, Meta(description="beyond immunity and all checks, before an undecided half is STUCK")
     ] = 60.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Final
 
 from txcore.audit.engines import DUCKDB, NO_ENGINE, SPARK
@@ -26,11 +26,11 @@ def chosen(wanted: str) -> str:
         BackendNotInstalledError: the wanted one is not installed.
     """
     if wanted:
-        if importlib.util.find_spec(_MODULES[wanted]) is None:
+        if find_spec(_MODULES[wanted]) is None:
             raise BackendNotInstalledError("the audit", _MODULES[wanted], _EXTRAS[wanted])
         return wanted
     for name in (SPARK, DUCKDB):
-        if importlib.util.find_spec(_MODULES[name]) is not None:
+        if find_spec(_MODULES[name]) is not None:
             return name
     raise UsageError(NO_ENGINE)
 

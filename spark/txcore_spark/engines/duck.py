@@ -118,7 +118,8 @@ class DuckEngine:
         """
         if settings.kafka_source == "spark":
             raise ConfigError('audit.kafka_source = "spark" needs --engine spark', key="audit.kafka_source")
-        folder_of(Store(settings.store).uri)
+        if "://" in settings.store:
+            folder_of(settings.store)
         return cls(settings.driver_memory)
 
     def close(self) -> None:

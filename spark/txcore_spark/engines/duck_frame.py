@@ -49,7 +49,8 @@ class DuckFrame:
         shown = ", ".join(map(sql_of, [*by, *columns]))
         names = [output_name(each) for each in (*by, *columns)]
         places = ", ".join(str(number) for number in range(1, len(by) + 1))
-        return self._made(f"SELECT {shown} FROM ({self.sql}) GROUP BY {places}", names)
+        grouping = f" GROUP BY {places}" if by else ""
+        return self._made(f"SELECT {shown} FROM ({self.sql}){grouping}", names)
 
     def join(self, other: DuckFrame, on: Sequence[str], how: How = "inner") -> DuckFrame:
         """See `Frame.join`."""
