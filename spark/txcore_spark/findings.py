@@ -8,26 +8,29 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from txcore.audit.verdicts import FAR, PREDICATES, SEVERITIES, Severity, Thresholds, Verdict
+from txcore.audit.verdicts import DROPPED, FAR, PARKED, PREDICATES, SENT, SEVERITIES, Severity, Thresholds, Verdict
 from txcore.records import OpKind
 from txcore_spark.rows import Kind
 from txcore_spark.tally import sent_if_few
 
 PLACES_MAX: Final = 20
 """Most places that one finding names."""
+STORY_MAX: Final = 60
+"""Most records of one finding's story."""
 LATENCY_BASE: Final = 1.25
 """Ratio of the upper bounds of neighbouring buckets of a latency histogram; such buckets can be merged."""
 PLACE: Final = ("bucket", "slot", "group", "home")
 """Columns by which transactions are counted."""
 COUNTED: Final = (
     "bucket", "born_ms", "group", "home", "halves", "commits", "rollbacks", "pending", "declared", "all_targets",
-    "half_ms", "op_ms",
+    "half_ms", "op_ms", "by_table", "elsewhere",
 )  # fmt: skip
-"""Columns on which the counts rest; `halves`, `commits`, `rollbacks` and `pending` are 0 or 1 there."""
+"""Columns on which the counts rest; `halves`, `commits`, `rollbacks`, `pending` and `by_table` are 0 or 1 there."""
 RECENT_MS: Final = 6 * 3_600_000
 SHOWN: Final = (
     "tx", "bucket", "born_ms", "group", "home", "halves", "generation", "declared", "targets", "present", "corrupt",
     "altered", "missent", "commits", "rollbacks", "discarded", "overrides", "row", "half_ms", "op_ms", "deadline_ms",
+    "fenced", "target_ms", "discarded_ms",
 )  # fmt: skip
 """Columns of a tally that are stored with each finding."""
 
@@ -90,11 +93,17 @@ def with_places(findings: DataFrame, rows: DataFrame, names: Mapping[int, str]) 
             F.slice(F.sort_array(F.collect_set(place)), 1, PLACES_MAX).alias("places"),
             F.slice(F.sort_array(F.collect_set("text")), 1, 3).alias("texts"),
             F.first("topic", ignorenulls=True).alias("topic"),
+            F.slice(F.sort_array(F.collect_set(_record(place))), 1, STORY_MAX).alias("story"),
         )
     )
     found = findings.join(near, "tx", "left")
     said = F.coalesce(F.col("texts"), F.array().cast("array<string>"))
     return found.withColumn("texts", F.concat(_difference(), said))
+
+
+def _record(place: Column) -> Column:
+    """Return what a finding's story says of one row; such records are sorted by their time."""
+    return F.struct("ts_ms", "index", place.alias("place"), "kind", "code", "generation", "topic", "text")
 
 
 def _mapped(names: Mapping[int, str], column: Column) -> Column:
@@ -129,8 +138,10 @@ def countable(tallies: DataFrame) -> DataFrame:
         "rollbacks": F.col("first_rollback") < F.col("first_commit"),
         "pending": is_pending,
         "halves": has_half,
+        "by_table": ~has_half & F.col("row").isin(3, SENT, DROPPED, PARKED),
     }
-    return tallies.select(*(flags[name].cast("int").alias(name) if name in flags else name for name in COUNTED))
+    elsewhere = tallies.withColumn("elsewhere", F.col("all_targets") - F.col("targets"))
+    return elsewhere.select(*(flags[name].cast("int").alias(name) if name in flags else name for name in COUNTED))
 
 
 def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -147,9 +158,10 @@ def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[di
     by = ("bucket", slot(now_ms).alias("slot"), "group", "home", F.when(is_timed, step).cast("int").alias("step"))
     counted = lines.groupBy(*by).agg(
         F.count("*").alias("transactions"),
-        *(F.sum(name).alias(name) for name in ("halves", "commits", "rollbacks", "pending")),
+        *(F.sum(name).alias(name) for name in ("halves", "commits", "rollbacks", "pending", "by_table", "elsewhere")),
         F.min(F.when(F.col("pending") == 1, F.least("half_ms", "born_ms"))).alias("oldest_ms"),
         F.sum("all_targets").alias("targets"),
+        F.sum(F.col("all_targets") * F.col("by_table")).alias("table_targets"),
         F.sum(F.when(F.col("commits") == 1, F.col("declared")).otherwise(0)).alias("wanted"),
     )
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -169,11 +181,13 @@ def counts(lines: DataFrame, now_ms: int) -> tuple[list[dict[str, Any]], list[di
 
 
 def topic_counts(rows: DataFrame) -> list[dict[str, Any]]:
-    """Return how many messages were declared and how many targets were read, by broker and topic."""
+    """Return how many messages were declared and how many targets were read, by broker and topic, and from when on."""
     known = rows.where(F.col("kind").isin(int(Kind.HALF), int(Kind.TARGET)) & F.col("topic").isNotNull())
     counted = known.groupBy("backend", "topic").agg(
         F.count(F.when(F.col("kind") == int(Kind.HALF), 1)).alias("declared"),
         F.count(F.when(F.col("kind") == int(Kind.TARGET), 1)).alias("targets"),
+        F.min(F.when(F.col("ts_ms") > 0, F.col("ts_ms"))).alias("first_ms"),
+        F.max("ts_ms").alias("last_ms"),
     )
     return [each.asDict() for each in counted.collect()]
 

@@ -37,7 +37,11 @@ TABLES: Final[Mapping[str, tuple[str, pa.Schema]]] = {
     "summary": ("verdicts", _schema("verdict", "bucket group home count")),
     "counts": (
         "transactions",
-        _schema("", "bucket slot group home transactions halves commits rollbacks pending oldest_ms targets wanted"),
+        _schema(
+            "",
+            "bucket slot group home transactions halves commits rollbacks pending oldest_ms targets wanted "
+            "by_table table_targets elsewhere",
+        ),
     ),
     "latency": ("latencies", _schema("", "bucket slot group home step count")),
     "coverage": ("ends", _schema("", "source partition start end gone")),
@@ -98,19 +102,28 @@ class Store:
             found: dict[str, Any] = msgspec.json.decode(file.read())
         return found
 
-    def findings(self, manifest: Mapping[str, Any], count_max: int) -> list[dict[str, Any]]:
-        """Return the worst findings, without opening a Spark session; those of DUP_OP are left out."""
+    def findings(
+        self, manifest: Mapping[str, Any], count_max: int, *, kind_max: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the worst findings, without opening a Spark session; those of DUP_OP are left out.
+
+        Args:
+            manifest: The run's.
+            count_max: Most findings in all.
+            kind_max: Most findings of one kind, so that many of one leave room for the others; None for no limit.
+        """
         by_run: dict[int, list[int]] = defaultdict(list)
         for bucket, run in manifest["buckets"].items():
             by_run[run].append(int(bucket))
         order = sorted(manifest["severities"], key=lambda name: -Severity[manifest["severities"][name].upper()])
         found: list[dict[str, Any]] = []
         for verdict in (name for name in order if name in Verdict.__members__ and name != Verdict.DUP_OP.name):
+            end = count_max if kind_max is None else min(count_max, len(found) + kind_max)
             for run, buckets in sorted(by_run.items()):
-                if len(found) < count_max and self.has(run, "findings"):
+                if len(found) < end and self.has(run, "findings"):
                     data = dataset.dataset(self._path(f"runs/{run:06d}/findings"), filesystem=self._files)
                     holds = (dataset.field("verdict") == verdict) & dataset.field("bucket").isin(buckets)
-                    found += data.head(count_max - len(found), filter=holds).to_pylist()
+                    found += data.head(end - len(found), filter=holds).to_pylist()
         return found
 
     def present(self, manifest: Mapping[str, Any], transaction_id: bytes, backend: int) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -14,6 +15,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from beds import Bed, found_in
+from reports import ORIGIN
+from txcore_spark import job
 from txcore_spark.command import Wish, run
 from txcore_spark.job import VERSION, Audit, Window
 from txcore_spark.repair import repair
@@ -155,8 +158,9 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(spark
     assert {stuck.transaction_id: {"DISCARDED"}, leak.transaction_id: {"LEAK"}} == found
 
 
-def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, screen, request, capsys):
+def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, screen, request, capsys, monkeypatch):
     """The summary is on standard output, no progress without a terminal; the page loads nothing from other hosts."""
+    monkeypatch.setattr(job, "origin_of", lambda loaded: ORIGIN)  # the picture is the same on every machine
     bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
     code = run(bed.loaded(), Wish(mode="once", as_json=True))
     printed = capsys.readouterr()
@@ -166,8 +170,12 @@ def test_the_command_ends_with_the_code_and_writes_the_report(spark, bed, screen
     assert "" == printed.err
     page = Path(summary["report"]).read_text(encoding="utf-8")
     assert "LEAK" in page
+    assert "target orders.created/" in re.search(r"<details>.*?</details>", page, re.DOTALL)[0]
+    data = Path(summary["report"]).with_name("report.json").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == summary["report_sha256"]
+    assert summary["report_sha256"] in page
     assert not re.findall(r"(?:src|href)=|url\(|@import|https?://", page)
-    if path := screen("report", page):
+    if path := screen("report", re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)):
         shown = request.getfixturevalue("chromium").new_page(viewport={"width": 960, "height": 690})
         shown.goto(Path(summary["report"]).as_uri())
         shown.screenshot(path=path)
