@@ -12,8 +12,8 @@ manifest before, so the same positions are read again and nothing is counted twi
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,7 +51,12 @@ TABLES: Final[Mapping[str, tuple[str, pa.Schema]]] = {
 
 
 class Store:
-    """The runs under one directory or URI. One writer at a time."""
+    """The runs under one directory or URI. One writer at a time.
+
+    Attributes:
+        uri: Its URI.
+        folder: Its directory on this machine; None on another file system.
+    """
 
     def __init__(self, place: str) -> None:
         if "://" in place:
@@ -61,6 +66,7 @@ class Store:
             self._base = Path(place).absolute().as_posix()
             self.uri = Path(place).absolute().as_uri()
             self._files = fs.LocalFileSystem()
+        self.folder = Path(self._base) if isinstance(self._files, fs.LocalFileSystem) else None
 
     def numbers(self) -> list[int]:
         """Return the numbers of all runs, finished or not."""
@@ -139,6 +145,29 @@ class Store:
                 data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
                 found |= set(data.to_table(columns=["index"], filter=holds)["index"].to_pylist())
         return found
+
+    def row_counts(self, manifest: Mapping[str, Any]) -> Counter[int]:
+        """Return the number of kept rows of each hour of birth, in the runs on which a run builds."""
+        found = Counter[int]()
+        for run in manifest["rows"]:
+            if self.has(run, "rows"):
+                data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
+                counted = data.to_table(columns=["bucket"])["bucket"].value_counts()
+                found.update({each["values"].as_py(): each["counts"].as_py() for each in counted})
+        return found
+
+    def rows(self, manifest: Mapping[str, Any], buckets: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the kept rows of some hours of birth, without those of a partition that a later run has read again."""
+        for run in manifest["rows"]:
+            if self.has(run, "rows"):
+                data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
+                holds = dataset.field("bucket").isin(list(buckets))
+                for cut in (each for each in manifest["ragged"] if each["run"] == run):
+                    is_there = (dataset.field("source") == cut["source"]) & (
+                        dataset.field("partition") == cut["partition"]
+                    )
+                    holds &= ~(is_there & (dataset.field("position") >= cut["end"]))
+                yield data.to_table(columns=list(columns), filter=holds)
 
     def read(self, number: int, name: str) -> bytes:
         """Return a file of a run; b"" if there is none."""

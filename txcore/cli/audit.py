@@ -73,10 +73,10 @@ def run(
     if mode not in MODES:
         say(UsageError(f"there is no mode {mode!r}; the modes are {', '.join(MODES)}"))
         raise typer.Exit(FAILED)
-    loaded = _loaded(config, settings)
+    loaded = loaded_of(config, settings)
     command = module("command")
     wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land, is_verbose=verbose)
-    raise typer.Exit(_code(lambda: command.run(loaded, wish)))
+    raise typer.Exit(code_of(lambda: command.run(loaded, wish)))
 
 
 @audit.command("repair")
@@ -93,7 +93,7 @@ def repair(
 
     Every finding is verified again first. Needs no Spark session. Ends with 0, 1 when a repair failed, 4 for an error.
     """
-    loaded = _loaded(config, settings)
+    loaded = loaded_of(config, settings)
     repairing = module("repair")
 
     def action() -> int:
@@ -104,7 +104,7 @@ def repair(
         finally:
             typer.echo("\n".join(said), nl=bool(said))
 
-    raise typer.Exit(_code(action))
+    raise typer.Exit(code_of(action))
 
 
 def module(name: str) -> Any:
@@ -135,7 +135,8 @@ def _parsed(action: Callable[[], Any]) -> Any:
         raise typer.Exit(FAILED) from error
 
 
-def _loaded(config: Path | None, settings: list[str] | None) -> Loaded:
+def loaded_of(config: Path | None, settings: list[str] | None) -> Loaded:
+    """Return the configuration; its mistakes end the command with 4."""
     try:
         return load(config, settings=settings or ())
     except ConfigFileError as error:
@@ -146,8 +147,8 @@ def _loaded(config: Path | None, settings: list[str] | None) -> Loaded:
         raise typer.Exit(FAILED) from error
 
 
-def _code(action: Any) -> int:
-    """Return the audit's code; misuse is an error like any other, as 2 means violations."""
+def code_of(action: Callable[[], int]) -> int:
+    """Return an action's exit code; misuse is an error like any other, as 2 means violations."""
     try:
         return int(action())
     except TxcoreError as error:
