@@ -42,7 +42,9 @@ class Axis:
 def span_of(manifest: Row) -> tuple[int, int]:
     """Return the range of times that the run judged, in ms: the births asked for, within its records' own times."""
     until_ms = min(manifest["until_ms"], manifest["now_ms"])
-    firsts = [each["first_ms"] for each in manifest["topics"] if each["first_ms"]]
+    # Brokers stamp halves; a target may bear any time that its writer claims.
+    halves = [each["half_ms"] for each in manifest["topics"] if each["half_ms"]]
+    firsts = halves or [each["first_ms"] for each in manifest["topics"] if each["first_ms"]]
     judged = [manifest["judged_from_ms"].get(group, 0) for group in manifest["groups"]]
     from_ms = max(manifest["since_ms"], min(judged, default=0), min(firsts, default=0))
     return min(from_ms or until_ms, until_ms), until_ms

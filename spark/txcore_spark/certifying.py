@@ -34,7 +34,7 @@ def certify(store: Store, keys: GroupKeys, run: int = 0, published: str = "") ->
         store: The store of the runs.
         keys: The keys that sign.
         run: The run; 0 for the newest.
-        published: A file outside of the store to which the head is added; "" for none.
+        published: A file outside of the store to which all heads are added that it does not have; "" for none.
 
     Raises:
         UsageError: there is no such run, a later one is certified, it kept no rows, or the file is in the store.
@@ -49,16 +49,15 @@ def certify(store: Store, keys: GroupKeys, run: int = 0, published: str = "") ->
     if later and not store.has(number, NAME):
         raise UsageError(f"run {later[0]} is certified already: certificates are chained in the order of the runs")
     before = _before(store, number)
-    if published:
-        _require_chain(store, before, Path(published), number)
+    unpublished = _unpublished(store, before, Path(published), number) if published else []
     if store.has(number, NAME):
         made = certificate_of(store, number)
         certificates.require_signed(made, keys)
     else:
         made = certificates.signed(_content(store, manifest, before), keys)
         store.write(number, NAME, msgspec.json.encode(made))
-    if published:
-        publish(Path(published), made)
+    for each in [*unpublished, made] if published else ():
+        publish(Path(published), each)
     return made
 
 
@@ -160,17 +159,21 @@ def _require_outside(store: Store, path: Path) -> None:
         )
 
 
-def _require_chain(store: Store, before: Certificate | None, path: Path, number: int) -> None:
-    """Require that the newest published head is in the chain of certificates on which run *number* builds."""
+def _unpublished(store: Store, before: Certificate | None, path: Path, number: int) -> list[Certificate]:
+    """Return the certificates on which run *number* builds and whose heads are not in the file, the oldest first.
+
+    Raises:
+        ProofError: the chain is broken, or the newest published head is not in it.
+    """
     published = [each for each in published_heads(path).items() if each[0] < number]
-    if not published:
-        return
-    run, head = published[-1]
-    link = before
+    run, head = published[-1] if published else (0, "")
+    found, link = list[Certificate](), before
     while link is not None and link.content.run > run:
+        found.append(link)
         above = _before(store, link.content.run)
         if (above.head if above is not None else "") != link.content.previous:
             raise ProofError(f"the certificate before that of run {link.content.run} is not the one that it names")
         link = above
-    if link is None or (link.content.run, link.head) != (run, head):
+    if published and (link is None or (link.content.run, link.head) != (run, head)):
         raise ProofError(f"the store's certificate of run {run} is not the one whose head {path} has: {head}")
+    return found[::-1]

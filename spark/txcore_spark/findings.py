@@ -188,6 +188,7 @@ def topic_counts(rows: DataFrame) -> list[dict[str, Any]]:
         F.count(F.when(F.col("kind") == int(Kind.TARGET), 1)).alias("targets"),
         F.min(F.when(F.col("ts_ms") > 0, F.col("ts_ms"))).alias("first_ms"),
         F.max("ts_ms").alias("last_ms"),
+        F.min(F.when(F.col("kind") == int(Kind.HALF), F.col("ts_ms"))).alias("half_ms"),
     )
     return [each.asDict() for each in counted.collect()]
 

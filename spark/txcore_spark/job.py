@@ -338,6 +338,6 @@ def _topics(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
         known = found.setdefault((each["backend"], each["topic"]), {**each, "declared": 0, "targets": 0})
         for name in ("declared", "targets"):
             known[name] += each[name]
-        for name, chosen in (("first_ms", min), ("last_ms", max)):
+        for name, chosen in (("first_ms", min), ("last_ms", max), ("half_ms", min)):
             known[name] = chosen((ms for ms in (known[name], each[name]) if ms is not None), default=None)
     return [found[key] for key in sorted(found)]

@@ -85,7 +85,7 @@ def manifest_of(findings, **more):
         ],
         "topics": [
             {"backend": 0, "topic": "orders.created", "declared": 3, "targets": 2}
-            | {"first_ms": CUT_MS - 2 * HOUR_MS, "last_ms": CUT_MS - HOUR_MS}
+            | {"first_ms": 1, "last_ms": CUT_MS - HOUR_MS, "half_ms": CUT_MS - 2 * HOUR_MS}
         ],
         "sources": [source | {"topic": "orders.created", "made": 0}],
         "ends": [{"source": 0, "partition": 0, "start": 0, "end": 100, "gone": 10, "seal": ""}],

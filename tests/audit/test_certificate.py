@@ -246,13 +246,13 @@ def test_a_run_without_rows_has_no_certificate(runs, keys):
 
 
 def test_heads_are_published_outside_of_the_store(runs, keys):
-    """One line per run, once; a file in the store is refused."""
+    """One line per run, once, also of those that were certified without publishing; a file in the store is refused."""
     heads = runs.folder / "heads.txt"
     made = []
-    for hour in range(2):
+    for hour, published in enumerate(("", str(heads), "", "", str(heads))):
         runs.add(None, hour=hour)
-        made.append(certify(runs.store, keys, published=str(heads)))
-        certify(runs.store, keys, published=str(heads))
+        made.append(certify(runs.store, keys, published=published))
+        assert made[-1] == certify(runs.store, keys, published=published)
     lines = [line.split() for line in heads.read_text(encoding="utf-8").splitlines()]
     assert [[str(each.content.run), each.head] for each in made] == [[run, head] for run, _, head in lines]
     with pytest.raises(UsageError, match="is in the store"):

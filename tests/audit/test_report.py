@@ -87,7 +87,7 @@ def test_every_text_of_others_is_escaped():
 
 
 def test_the_axis_is_what_was_judged_whatever_births_ids_claim():
-    """Ids that claim 1970 and 2106 stretch no chart; the page counts them in words."""
+    """Ids that claim 1970 and 2109, and a target of 1970, stretch no chart; the page counts them in words."""
     rows = [counted(CUT_MS - HOUR_MS, transactions=5, halves=5)]
     forged = [counted(1, is_recent=False, transactions=2), counted(2**42, is_recent=True, transactions=1)]
     axis = axis_of(manifest_of([]), rows + forged)
@@ -103,7 +103,7 @@ def test_the_axis_is_even_and_short_for_a_year_of_hours():
     """Steps without a transaction are on the axis, and all transactions are in its at most `POINTS_MAX` steps."""
     first_ms = CUT_MS - 365 * 24 * HOUR_MS
     rows = [counted(first_ms + n * 50 * HOUR_MS, is_recent=False, transactions=1) for n in range(100)]
-    topics = [{"first_ms": first_ms, "last_ms": CUT_MS}]
+    topics = [{"first_ms": first_ms, "last_ms": CUT_MS, "half_ms": None}]  # all by the message table
     axis = axis_of(manifest_of([], topics=topics), rows)
     gaps = {later - earlier for earlier, later in zip(axis.moments, axis.moments[1:], strict=False)}
     assert {22 * HOUR_MS} == gaps
