@@ -30,7 +30,7 @@ from txcore_spark.store import Store
 MODES: Final = ("incremental", "once", "continuous")
 SUMMARY_KEYS: Final = (
     "number", "mode", "exit_code", "counts", "severities", "gaps", "records", "strange", "now_ms", "judged_from_ms",
-    "withheld", "rows_withheld", "horizons", "unread", "refused",
+    "withheld", "rows_withheld", "horizons", "unread", "refused", "origin", "report_sha256",
 )  # fmt: skip
 _WORDS: Final = {
     0: "pass: everything agrees",
@@ -127,7 +127,8 @@ def lines_of(manifest: Mapping[str, Any], report: str) -> list[str]:
     ]
     found += [f"  {sentence}" for sentence in limits_of(manifest)]
     code = manifest["exit_code"]
-    return [*found, f"  report: {report}", f"{_WORDS[code]} (exit code {code})"]
+    found += [f"  report: {report}", f"  its data's SHA-256: {manifest['report_sha256']}"]
+    return [*found, f"{_WORDS[code]} (exit code {code})"]
 
 
 def window_of(wish: Wish) -> Window | None:

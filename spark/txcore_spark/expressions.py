@@ -229,6 +229,11 @@ def texts_with(first: Column, second: Column) -> Column:
     return _call("texts_with", [first, second])
 
 
+def record(*columns: Named) -> Column:
+    """Return named values as one value; such values are equal and sorted in the order of their parts."""
+    return Column("record", columns)
+
+
 def size(column: Any) -> Column:
     """Return the length of a list."""
     return _call("size", [column])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from txcore.audit.verdicts import FAR, PREDICATES, SEVERITIES, Severity, Thresholds, Verdict
+from txcore.audit.verdicts import DROPPED, FAR, PARKED, PREDICATES, SENT, SEVERITIES, Severity, Thresholds, Verdict
 from txcore.records import OpKind
 from txcore_spark import expressions as F
 from txcore_spark.expressions import Column
@@ -14,19 +14,22 @@ from txcore_spark.rows import Kind
 
 PLACES_MAX: Final = 20
 """Most places that one finding names."""
+STORY_MAX: Final = 60
+"""Most records of one finding's story."""
 LATENCY_BASE: Final = 1.25
 """Ratio of the upper bounds of neighbouring buckets of a latency histogram; such buckets can be merged."""
 PLACE: Final = ("bucket", "slot", "group", "home")
 """Columns by which transactions are counted."""
 COUNTED: Final = (
     "bucket", "born_ms", "group", "home", "halves", "commits", "rollbacks", "pending", "declared", "all_targets",
-    "half_ms", "op_ms",
+    "half_ms", "op_ms", "by_table", "elsewhere",
 )  # fmt: skip
-"""Columns on which the counts rest; `halves`, `commits`, `rollbacks` and `pending` are 0 or 1 there."""
+"""Columns on which the counts rest; `halves`, `commits`, `rollbacks`, `pending` and `by_table` are 0 or 1 there."""
 RECENT_MS: Final = 6 * 3_600_000
 SHOWN: Final = (
     "tx", "bucket", "born_ms", "group", "home", "halves", "generation", "declared", "targets", "present", "corrupt",
     "altered", "missent", "commits", "rollbacks", "discarded", "overrides", "row", "half_ms", "op_ms", "deadline_ms",
+    "fenced", "target_ms", "discarded_ms",
 )  # fmt: skip
 """Columns of a tally that are stored with each finding."""
 
@@ -89,11 +92,17 @@ def with_places(findings: Frame, rows: Frame, names: Mapping[int, str]) -> Frame
             F.some_of(place, PLACES_MAX).alias("places"),
             F.some_of("text", 3).alias("texts"),
             F.any_of("topic").alias("topic"),
+            F.some_of(_record(place), STORY_MAX).alias("story"),
         )
     )
     found = findings.join(near, ["tx"], "left")
     said = F.coalesce("texts", F.texts())
     return found.with_column("texts", F.texts_with(_difference(), said))
+
+
+def _record(place: Column) -> Column:
+    """Return what a finding's story says of one row; such records are sorted by their time."""
+    return F.record("ts_ms", "index", place.alias("place"), "kind", "code", "generation", "topic", "text")
 
 
 def verdict_counts(findings: Frame) -> list[dict[str, Any]]:
@@ -123,8 +132,10 @@ def countable(tallies: Frame) -> Frame:
         "rollbacks": F.col("first_rollback") < F.col("first_commit"),
         "pending": is_pending,
         "halves": has_half,
+        "by_table": ~has_half & F.col("row").isin(3, SENT, DROPPED, PARKED),
     }
-    return tallies.select(*(flags[name].cast("int").alias(name) if name in flags else name for name in COUNTED))
+    elsewhere = tallies.with_column("elsewhere", F.col("all_targets") - F.col("targets"))
+    return elsewhere.select(*(flags[name].cast("int").alias(name) if name in flags else name for name in COUNTED))
 
 
 def counts(lines: Frame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -142,9 +153,13 @@ def counts(lines: Frame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[s
     counted = lines.aggregate(
         by,
         F.count_of().alias("transactions"),
-        *(F.sum_of(name).alias(name) for name in ("halves", "commits", "rollbacks", "pending")),
+        *(
+            F.sum_of(name).alias(name)
+            for name in ("halves", "commits", "rollbacks", "pending", "by_table", "elsewhere")
+        ),
         F.min_of(F.when(F.col("pending") == 1, F.least("half_ms", "born_ms"))).alias("oldest_ms"),
         F.sum_of("all_targets").alias("targets"),
+        F.sum_of(F.col("all_targets") * F.col("by_table")).alias("table_targets"),
         F.sum_of(F.when(F.col("commits") == 1, F.col("declared")).otherwise(0)).alias("wanted"),
     )
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -163,12 +178,15 @@ def counts(lines: Frame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[s
 
 
 def topic_counts(rows: Frame) -> list[dict[str, Any]]:
-    """Return how many messages were declared and how many targets were read, by broker and topic."""
+    """Return how many messages were declared and how many targets were read, by broker and topic, and from when on."""
     known = rows.where(F.col("kind").isin(int(Kind.HALF), int(Kind.TARGET)) & F.col("topic").is_not_null())
     counted = known.aggregate(
         ["backend", "topic"],
         F.count_of(F.when(F.col("kind") == int(Kind.HALF), 1)).alias("declared"),
         F.count_of(F.when(F.col("kind") == int(Kind.TARGET), 1)).alias("targets"),
+        F.min_of(F.when(F.col("ts_ms") > 0, F.col("ts_ms"))).alias("first_ms"),
+        F.max_of("ts_ms").alias("last_ms"),
+        F.min_of(F.when(F.col("kind") == int(Kind.HALF), F.col("ts_ms"))).alias("half_ms"),
     )
     return counted.collect()
 

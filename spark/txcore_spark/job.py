@@ -21,13 +21,14 @@ from txcore_spark import expressions as F
 from txcore_spark.coverage import Coverage
 from txcore_spark.frames import Engine, Frame, Keep, Say
 from txcore_spark.landing import Lander, Planned, births_after
+from txcore_spark.origin import origin_of
 from txcore_spark.plan import as_builtin
 from txcore_spark.report import write_report
 from txcore_spark.rows import BUCKET_MS, MARKS, Kind
 from txcore_spark.scope import Scope, scope_of
 from txcore_spark.store import ROWS, TABLES, Store
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the format of the manifest and of the files beside it; no step builds on files of another version."""
 FINDINGS: Final = "findings"
 NEAR_FEW: Final = 20_000
@@ -139,7 +140,7 @@ class Audit:
         number = manifest["number"]
         for name, (key, schema) in TABLES.items():
             self._store.write_table(number, name, manifest[key], schema)
-        write_report(self._store, manifest)
+        manifest["report_sha256"] = write_report(self._store, manifest)
         self._store.finish(number, manifest)
         return manifest
 
@@ -256,6 +257,7 @@ class Audit:
                 "version": VERSION,
                 "number": step.number,
                 "mode": mode,
+                "origin": origin_of(self._loaded),
                 "now_ms": step.thresholds.now_ms,
                 "since_ms": window.since_ms,
                 "until_ms": window.until_ms,
@@ -322,4 +324,6 @@ def _topics(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
         known = found.setdefault((each["backend"], each["topic"]), {**each, "declared": 0, "targets": 0})
         for name in ("declared", "targets"):
             known[name] += each[name]
+        for name, chosen in (("first_ms", min), ("last_ms", max), ("half_ms", min)):
+            known[name] = chosen((ms for ms in (known[name], each[name]) if ms is not None), default=None)
     return [found[key] for key in sorted(found)]

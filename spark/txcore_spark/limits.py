@@ -20,6 +20,15 @@ def time_text(wall_ms: int) -> str:
         return f"{wall_ms} ms after 1970"
 
 
+def exact_time_text(wall_ms: int) -> str:
+    """Return a time in UTC to the millisecond."""
+    try:
+        moment = datetime.fromtimestamp(wall_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms} ms after 1970"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{wall_ms % 1000:03}"
+
+
 def limits_of(manifest: Mapping[str, Any]) -> list[str]:
     """Return what the run judged, for which births, and what it left out."""
     found = [sentence for group in sorted(manifest["groups"]) for sentence in _of_group(manifest, group)]

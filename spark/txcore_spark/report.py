@@ -1,23 +1,33 @@
-"""The report: one self-contained HTML page, made of a run's manifest and its findings."""
+"""The report: one self-contained HTML page, made of a run's manifest and its findings; and the data that it shows."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from txcore.audit.verdicts import PARKED, Severity, Verdict
+import msgspec
+
+from txcore.audit.verdicts import Severity, Verdict
 from txcore.ids import id_text
 from txcore_spark import charts
+from txcore_spark.advice import ADVICE
+from txcore_spark.axis import Axis, axis_of
 from txcore_spark.findings import percentile
 from txcore_spark.limits import limits_of, time_text
-from txcore_spark.rows import BUCKET_MS
+from txcore_spark.page_script import SCRIPT
+from txcore_spark.page_style import STYLE
 from txcore_spark.store import Store
+from txcore_spark.stories import finding_table
 
 NAME: Final = "report.html"
-FINDINGS_MAX: Final = 200
-POINTS_MAX: Final = 400
+DATA: Final = "report.json"
+"""Name of the file with the report's data, whose SHA-256 is in the report, the manifest and the terminal's lines."""
+FINDINGS_MAX: Final = 2_000
+KIND_MAX: Final = 200
+"""Most findings of one kind that the report shows."""
 PARTITIONS_MAX: Final = 60
 SHARES: Final = (0.5, 0.9, 0.99)
 _SENTENCES: Final = {
@@ -27,44 +37,26 @@ _SENTENCES: Final = {
     3: "Inconclusive: not everything could be read.",
     4: "The audit failed.",
 }
-_STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#1c1c1c}
-h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}
-table{border-collapse:collapse;width:100%;font-size:13px}
-th,td{text-align:left;padding:4px 8px;border-bottom:1px solid #ddd;vertical-align:top}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-code{font:12px ui-monospace,monospace;overflow-wrap:anywhere}
-.verdict{padding:.7em 1em;border-left:6px solid;background:#f5f5f5;font-size:1.1em}
-.c0{border-color:#2f8f5b}.c1{border-color:#c9a227}.c2,.c4{border-color:#b3261e}.c3{border-color:#7a7a7a}
-.violation{color:#b3261e;font-weight:600}.warning{color:#8a6a00}.inconclusive{color:#555;font-style:italic}
-figure{margin:1em 0}figcaption{font-weight:600}svg{width:100%;height:auto;font:12px system-ui,sans-serif}
-@media(prefers-color-scheme:dark){body{background:#16181b;color:#e8e8e8}.verdict{background:#22262b}
-th,td{border-color:#3a3f46}svg text{fill:#e8e8e8}
-.violation{color:#ff8a80}.warning{color:#e6c65c}.inconclusive{color:#bbb}}
-"""
-REPAIRS: Final[Mapping[Verdict, str]] = {
-    Verdict.LOST: "txcore audit repair {run} --only {id} --apply",
-    Verdict.STUCK: "txcore show {id} --group {group}; txcore audit repair {run} --only {id} --apply",
-    Verdict.DISCARDED: "txcore resume {id} --group {group}",
-    Verdict.UNDELIVERABLE: "txcore resume {id} --group {group}",
-}
-"""The operator's command for each kind that has one; no command withdraws a leaked message."""
-RESUME_TABLE: Final = "txcore table resume {id} --group {group}"
-"""The operator's command, instead of `txcore resume`, for a message that the relay has parked."""
-_ADVICE: Final[Mapping[Verdict, str]] = {
-    Verdict.LOST: "this run kept no rows (--no-land): audit again with them, then repair that run",
-    Verdict.LEAK: "no command withdraws a message: notify its consumers",
-    Verdict.CONFLICT: "look at both decisions: txcore show {id} --group {group}",
-    Verdict.MISDECIDED: "compare with the database: txcore show {id} --group {group}",
-    Verdict.PHANTOM: "find the writer: txcore show {id} --group {group}",
-    Verdict.CORRUPT: "compare target and half: txcore show {id} --group {group}",
-}
 
 
 def write_report(store: Store, manifest: Mapping[str, Any]) -> str:
-    """Write a run's report beside its manifest and return its path."""
-    found = store.findings(manifest, FINDINGS_MAX)
-    return store.write(manifest["number"], NAME, page(manifest, found).encode())
+    """Write a run's report and its data beside its manifest, and return the data's SHA-256."""
+    found = store.findings(manifest, FINDINGS_MAX, kind_max=KIND_MAX)
+    store.write(manifest["number"], DATA, data_of(manifest, found))
+    store.write(manifest["number"], NAME, page(manifest, found).encode())
+    return hash_of(manifest, found)
+
+
+def data_of(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the data of a report as JSON, the same bytes for the same data."""
+    known = {name: value for name, value in manifest.items() if name != "report_sha256"}
+    shown = [{**each, "tx": id_text(each["tx"])} for each in findings]
+    return msgspec.json.encode({"run": known, "findings": shown}, order="deterministic")
+
+
+def hash_of(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> str:
+    """Return the SHA-256 of a report's data."""
+    return hashlib.sha256(data_of(manifest, findings)).hexdigest()
 
 
 def page(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> str:
@@ -79,6 +71,10 @@ def page(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> 
         "<h2>Verdicts</h2>",
         _verdict_table(manifest),
         charts.bars("Findings (logarithmic)", _totals(manifest), is_log=True) if manifest["counts"] else "",
+        "<h2>This run</h2>",
+        _header(manifest, hash_of(manifest, findings)),
+        "<h2>Findings</h2>",
+        finding_table(manifest, findings),
         "<h2>Brokers and groups</h2>",
         _group_table(manifest),
         "<h2>Topics</h2>",
@@ -91,16 +87,41 @@ def page(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> 
         "".join(f"<p>{escape(sentence)}</p>" for sentence in limits_of(manifest)),
         "<h2>Coverage</h2>",
         _coverage(manifest),
-        "<h2>Findings</h2>",
-        _finding_table(manifest, findings),
         "<h2>The rules</h2>",
         _rule_table(),
     ]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
-        f"<body>{''.join(body)}</body></html>\n"
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head>'
+        f"<body>{''.join(body)}<script>{SCRIPT}</script></body></html>\n"
     )
+
+
+def _header(manifest: Mapping[str, Any], digest: str) -> str:
+    """Return the run's origin and extent, and the hash of its data."""
+    origin = manifest["origin"]
+    ends, bad = manifest["ends"], {(each.get("source"), each.get("partition")) for each in manifest["gaps"]}
+    whole = sum((each["source"], each["partition"]) not in bad for each in ends)
+    extent = f"{whole:,} of {len(ends):,} partitions whole, {manifest['records']:,} records"
+    strange = f", {manifest['strange']:,} of them not txcore's" if manifest["strange"] else ""
+
+    def named(urls: Mapping[str, str]) -> str:
+        return "; ".join(f"{name} ({url})" for name, url in urls.items()) or "none"
+
+    facts = {
+        "Made by": f"{origin['user']} on {origin['host']} ({origin['system']})",
+        "Versions": ", ".join(f"{name} {number}" for name, number in origin["versions"].items()),
+        "Brokers": named(origin["brokers"]),
+        "Databases": named(origin["databases"]),
+        "Groups": ", ".join(manifest["groups"]),
+        "Logs cut at": time_text(manifest["now_ms"]),
+        "Coverage": f"{extent}{strange}, {len(manifest['gaps']):,} gaps",
+        "Builds on": f"the rows of runs {', '.join(map(str, manifest['rows']))}"
+        if manifest["rows"]
+        else "no kept rows",
+        "Data": f"{DATA}, SHA-256 {digest}",
+    }
+    return f"<dl>{''.join(f'<dt>{name}</dt><dd>{escape(text)}</dd>' for name, text in facts.items())}</dl>"
 
 
 def _names(manifest: Mapping[str, Any], what: str) -> dict[int, str]:
@@ -133,14 +154,18 @@ def _verdict_table(manifest: Mapping[str, Any]) -> str:
                 name,
                 f"{counts[name]:,}",
                 escape(Verdict[name].value),
-                where,
+                escape(where),
+                escape(ADVICE[Verdict[name]]),
             )
         )
-    return _table(("", "verdict", "#count", "rule", "where"), rows)
+    return _table(("", "verdict", "#count", "rule", "where", "what to do"), rows)
 
 
 def _group_table(manifest: Mapping[str, Any]) -> str:
-    names = ("transactions", "halves", "commits", "rollbacks", "pending", "wanted", "targets")
+    names = (
+        "transactions", "halves", "commits", "rollbacks", "pending", "wanted", "targets", "elsewhere", "by_table",
+        "table_targets",
+    )  # fmt: skip
     sums: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
     oldest: dict[tuple[int, int], int] = {}
     for each in manifest["transactions"]:
@@ -161,7 +186,9 @@ def _group_table(manifest: Mapping[str, Any]) -> str:
     heads = (
         "group",
         "broker",
-        *(f"#{name}" for name in ("seen", *names[1:5], "to deliver", "targets")),
+        *(f"#{name}" for name in ("seen", *names[1:5], "to deliver", "targets", "on other brokers")),
+        "#by message table",
+        "#its targets",
         "#in doubt since",
     )
     return _table(heads, rows)
@@ -175,41 +202,45 @@ def _topic_table(manifest: Mapping[str, Any]) -> str:
             f"<code>{escape(each['topic'])}</code>",
             f"{each['declared']:,}",
             f"{each['targets']:,}",
+            time_text(each["first_ms"]) if each["first_ms"] else "",
+            time_text(each["last_ms"]) if each["last_ms"] else "",
         )
         for each in manifest["topics"]
     ]
-    return _table(("broker", "topic", "#declared by halves", "#targets"), rows)
-
-
-def _moments(rows: Sequence[Mapping[str, Any]]) -> tuple[str, dict[int, list[Mapping[str, Any]]]]:
-    """Return rows by their time in ms: by the minute where all are recent, else by the hour."""
-    is_recent = bool(rows) and all(each.get("slot") is not None for each in rows)
-    found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for each in rows:
-        found[each["slot"] * 60_000 if is_recent else each["bucket"] * BUCKET_MS].append(each)
-    return "minute" if is_recent else "hour", found
+    return _table(("broker", "topic", "#declared by halves", "#targets", "first record", "last record"), rows)
 
 
 def _series(manifest: Mapping[str, Any]) -> list[str]:
-    unit, moments = _moments(manifest["transactions"])
-    sums: dict[int, Counter[str]] = defaultdict(Counter)
-    for moment, rows in moments.items():
+    axis = axis_of(manifest, manifest["transactions"])
+    sums = [Counter[str]() for _ in axis.moments]
+    for number, rows in enumerate(axis.rows):
         for each in rows:
-            sums[moment].update(
+            sums[number].update(
                 {"halves": each["halves"], "decided": each["commits"] + each["rollbacks"],
-                 "targets": each["targets"] or 0, "to deliver": each["wanted"] or 0, "in doubt": each["pending"]}
+                 "by table": each["by_table"], "targets": each["targets"], "to deliver": each["wanted"],
+                 "in doubt": each["pending"]}
             )  # fmt: skip
-    shown = sorted(sums)[-POINTS_MAX:]
-    marks = [time_text(moment)[:16] for moment in shown]
 
     def line(*names: str) -> dict[str, list[float]]:
-        return {name: [float(sums[moment][name]) for moment in shown] for name in names}
+        return {name: [float(found[name]) for found in sums] for name in names}
 
-    return [
-        charts.lines(f"Halves and decisions by {unit} of birth", marks, line("halves", "decided")),
-        charts.lines(f"Messages to deliver and targets by {unit} of birth", marks, line("to deliver", "targets")),
-        charts.lines(f"In doubt by {unit} of birth", marks, line("in doubt")),
+    shown = {
+        "Halves, decisions, and transactions by the message table": ("halves", "decided", "by table"),
+        "Messages to deliver and targets": ("to deliver", "targets"),
+        "In doubt": ("in doubt",),
+    }
+    drawn = [
+        charts.lines(f"{title}, by {axis.unit} of birth", axis.marks, line(*each)) for title, each in shown.items()
     ]
+    return [_outside(axis), *drawn]
+
+
+def _outside(axis: Axis) -> str:
+    """Return in words what no chart over time shows."""
+    count = sum(each["transactions"] for each in axis.outside)
+    if not count:
+        return ""
+    return f"<p>{count:,} transactions claim a birth outside of the time that was judged; they are in no chart.</p>"
 
 
 def _latency(manifest: Mapping[str, Any]) -> list[str]:
@@ -228,16 +259,14 @@ def _latency(manifest: Mapping[str, Any]) -> list[str]:
         )
         for (group, home), steps in sorted(by_place.items())
     ]
-    unit, moments = _moments(manifest["latencies"])
-    shown = sorted(moments)[-POINTS_MAX:]
+    axis = axis_of(manifest, manifest["latencies"])
     series: dict[str, list[float]] = {f"p{share * 100:g}": [] for share in SHARES}
-    for moment in shown:
-        steps = [(each["step"], each["count"]) for each in moments[moment]]
+    for found in axis.rows:
+        steps = [(each["step"], each["count"]) for each in found]
         for share in SHARES:
             series[f"p{share * 100:g}"].append(percentile(steps, share))
-    marks = [time_text(moment)[:16] for moment in shown]
     heads = ("group", "broker", "#decided", *(f"#p{share * 100:g}" for share in SHARES), "#longest")
-    chart = charts.lines(f"Percentiles by {unit} of birth", marks, series, charts.duration)
+    chart = charts.lines(f"Percentiles by {axis.unit} of birth", axis.marks, series, charts.duration)
     return [_table(heads, rows), chart]
 
 
@@ -260,42 +289,9 @@ def _coverage(manifest: Mapping[str, Any]) -> str:
     return gaps + charts.coverage("Share of each partition that was read (grey: gone before the audit)", bars) + more
 
 
-def _repair(verdict: Verdict, row: int, *, has_rows: bool) -> str:
-    if verdict is Verdict.LOST and not has_rows:
-        return ""
-    if verdict is Verdict.UNDELIVERABLE and row == PARKED:
-        return RESUME_TABLE
-    return REPAIRS.get(verdict, "")
-
-
-def _finding_table(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> str:
-    groups = _names(manifest, "groups")
-    rows = []
-    for each in findings:
-        verdict, identity = Verdict[each["verdict"]], id_text(each["tx"])
-        values = {"id": identity, "group": groups.get(each["group"], "?"), "run": manifest["number"]}
-        command = _repair(verdict, each["row"], has_rows=bool(manifest["rows"])).format(**values)
-        advice = f"<code>{escape(command)}</code>" if command else escape(_ADVICE.get(verdict, "").format(**values))
-        places = "<br>".join(f"<code>{escape(place)}</code>" for place in (each["places"] or [])[:8])
-        said = "<br>".join(escape(text) for text in each["texts"] or [])
-        rows.append(
-            (
-                verdict.name,
-                f"<code>{identity}</code>",
-                escape(values["group"]),
-                places + ("<br>" + said if said else ""),
-                advice,
-            )
-        )
-    total = sum(manifest["counts"].values()) - manifest["counts"].get(Verdict.DUP_OP.name, 0)
-    more = f"<p>{total:,} findings in all; those shown are the worst. All are in the run's Parquet files.</p>"
-    return (
-        (_table(("verdict", "transaction", "group", "places", "what to do"), rows) + more) if rows else "<p>None.</p>"
-    )
-
-
 def _rule_table() -> str:
-    return _table(("verdict", "rule"), [(each.name, escape(each.value)) for each in Verdict])
+    rows = [(each.name, each.severity.name.lower(), escape(each.value), escape(ADVICE[each])) for each in Verdict]
+    return _table(("verdict", "severity", "rule", "what to do"), rows)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -306,8 +302,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
     lines = "".join(
         "<tr>"
-        + "".join(f"<td{' class=n' if n else ''}>{cell}</td>" for cell, n in zip(row, is_number, strict=True))
+        + "".join(
+            f'<td{" class=n" if n else ""} data-h="{escape(name.removeprefix("#"))}"><div>{cell}</div></td>'
+            for name, cell, n in zip(heads, row, is_number, strict=True)
+        )
         + "</tr>"
         for row in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    return f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from txcore import digest, wire
+from txcore.audit.targets import target_digest
 from txcore.audit.verdicts import OPS_PER_RECORD
 from txcore.errors import NewerRecordError, UsageError, WireFormatError
 from txcore.history.copies import is_copy
@@ -96,7 +97,6 @@ Row: TypeAlias = tuple[Any, ...]
 NO_DIGEST: Final[Row] = (None, None, None)
 KEPT_OPS: Final = frozenset({OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, *MARK_KINDS})
 """Ops on which verdicts rest; a tick may be the proof of a copy. Checks and nudges say nothing about the end."""
-_OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +231,7 @@ class Rows:
         if not 0 <= number <= INDEX_MAX:
             transaction_id, number = NO_ID, 0  # Not a txcore id: it has no half.
         place = self.place
-        own_key = key if key is not None else headers.get(wire.HEADER_KEY)
-        theirs = {each: headers[each] for each in headers if each not in _OWN_HEADERS}
-        message = digest.message_digest(topic, own_key, body, theirs)
+        message = target_digest(topic, key, body, headers)
         self.found.append(
             (
                 transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,

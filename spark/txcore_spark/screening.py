@@ -76,7 +76,8 @@ def screened(rows: Frame, late_ms: int, fence_only: Sequence[int] = ()) -> Frame
         .select(
             "tx", "bucket", "born_ms", "group", F.bit_count(F.col("backends") - 1).alias("home"), "halves",
             "commits", "rollbacks", F.lit(0).alias("pending"), "declared", F.col("targets").alias("all_targets"),
-            "half_ms", "op_ms", F.when(_is_well(late_ms, fence_only), 0).otherwise(1).alias("doubt"),
+            "half_ms", "op_ms", F.when(F.col("halves") == 0, 1).otherwise(0).alias("by_table"),
+            F.lit(0).alias("elsewhere"), F.when(_is_well(late_ms, fence_only), 0).otherwise(1).alias("doubt"),
         )
     )  # fmt: skip
 

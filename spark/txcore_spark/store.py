@@ -12,8 +12,8 @@ manifest before, so the same positions are read again and nothing is counted twi
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +39,11 @@ TABLES: Final[Mapping[str, tuple[str, pa.Schema]]] = {
     "summary": ("verdicts", _schema("verdict", "bucket group home count")),
     "counts": (
         "transactions",
-        _schema("", "bucket slot group home transactions halves commits rollbacks pending oldest_ms targets wanted"),
+        _schema(
+            "",
+            "bucket slot group home transactions halves commits rollbacks pending oldest_ms targets wanted "
+            "by_table table_targets elsewhere",
+        ),
     ),
     "latency": ("latencies", _schema("", "bucket slot group home step count")),
     "coverage": ("ends", _schema("", "source partition start end gone")),
@@ -49,7 +53,12 @@ TABLES: Final[Mapping[str, tuple[str, pa.Schema]]] = {
 
 
 class Store:
-    """The runs under one directory or URI. One writer at a time."""
+    """The runs under one directory or URI. One writer at a time.
+
+    Attributes:
+        uri: Its URI.
+        folder: Its directory on this machine; None on another file system.
+    """
 
     def __init__(self, place: str) -> None:
         if "://" in place:
@@ -59,6 +68,7 @@ class Store:
             self._base = Path(place).absolute().as_posix()
             self.uri = Path(place).absolute().as_uri()
             self._files = fs.LocalFileSystem()
+        self.folder = Path(self._base) if isinstance(self._files, fs.LocalFileSystem) else None
 
     def numbers(self) -> list[int]:
         """Return the numbers of all runs, finished or not."""
@@ -100,19 +110,28 @@ class Store:
             found: dict[str, Any] = msgspec.json.decode(file.read())
         return found
 
-    def findings(self, manifest: Mapping[str, Any], count_max: int) -> list[dict[str, Any]]:
-        """Return the worst findings, without opening a Spark session; those of DUP_OP are left out."""
+    def findings(
+        self, manifest: Mapping[str, Any], count_max: int, *, kind_max: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the worst findings, without opening a Spark session; those of DUP_OP are left out.
+
+        Args:
+            manifest: The run's.
+            count_max: Most findings in all.
+            kind_max: Most findings of one kind, so that many of one leave room for the others; None for no limit.
+        """
         by_run: dict[int, list[int]] = defaultdict(list)
         for bucket, run in manifest["buckets"].items():
             by_run[run].append(int(bucket))
         order = sorted(manifest["severities"], key=lambda name: -Severity[manifest["severities"][name].upper()])
         found: list[dict[str, Any]] = []
         for verdict in (name for name in order if name in Verdict.__members__ and name != Verdict.DUP_OP.name):
+            end = count_max if kind_max is None else min(count_max, len(found) + kind_max)
             for run, buckets in sorted(by_run.items()):
-                if len(found) < count_max and self.has(run, "findings"):
+                if len(found) < end and self.has(run, "findings"):
                     data = dataset.dataset(self._path(f"runs/{run:06d}/findings"), filesystem=self._files)
                     holds = (dataset.field("verdict") == verdict) & dataset.field("bucket").isin(buckets)
-                    found += data.head(count_max - len(found), filter=holds).to_pylist()
+                    found += data.head(end - len(found), filter=holds).to_pylist()
         return found
 
     def present(self, manifest: Mapping[str, Any], transaction_id: bytes, backend: int) -> set[int]:
@@ -128,6 +147,29 @@ class Store:
                 data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
                 found |= set(data.to_table(columns=["index"], filter=holds)["index"].to_pylist())
         return found
+
+    def row_counts(self, manifest: Mapping[str, Any]) -> Counter[int]:
+        """Return the number of kept rows of each hour of birth, in the runs on which a run builds."""
+        found = Counter[int]()
+        for run in manifest["rows"]:
+            if self.has(run, "rows"):
+                data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
+                counted = data.to_table(columns=["bucket"])["bucket"].value_counts()
+                found.update({each["values"].as_py(): each["counts"].as_py() for each in counted})
+        return found
+
+    def rows(self, manifest: Mapping[str, Any], buckets: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the kept rows of some hours of birth, without those of a partition that a later run has read again."""
+        for run in manifest["rows"]:
+            if self.has(run, "rows"):
+                data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
+                holds = dataset.field("bucket").isin(list(buckets))
+                for cut in (each for each in manifest["ragged"] if each["run"] == run):
+                    is_there = (dataset.field("source") == cut["source"]) & (
+                        dataset.field("partition") == cut["partition"]
+                    )
+                    holds &= ~(is_there & (dataset.field("position") >= cut["end"]))
+                yield data.to_table(columns=list(columns), filter=holds)
 
     def read(self, number: int, name: str) -> bytes:
         """Return a file of a run; b"" if there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -11,10 +12,26 @@ from pathlib import Path
 
 import pytest
 from beds import Bed, found_in
+from certified import KEY
+from reports import ORIGIN
+from txcore_spark import job
+from txcore_spark.certifying import certify, prove
 from txcore_spark.command import Wish, run
 from txcore_spark.job import VERSION, Audit, Window
 from txcore_spark.repair import repair
 
+from txcore.audit.certificate import (
+    ProofError,
+    keys_in,
+    outcome_text,
+    require_covered,
+    require_message,
+    require_sent,
+    require_signed,
+)
+from txcore.audit.heads import published_heads
+from txcore.audit.message_file import SentMessage
+from txcore.audit.targets import target_digest
 from txcore.audit.verdicts import Verdict
 from txcore.config import load
 
@@ -152,8 +169,9 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(engin
     assert {stuck.transaction_id: {"DISCARDED"}, leak.transaction_id: {"LEAK"}} == found
 
 
-def test_the_command_ends_with_the_code_and_writes_the_report(engine, bed, screen, request, capsys):
+def test_the_command_ends_with_the_code_and_writes_the_report(engine, bed, screen, request, capsys, monkeypatch):
     """The summary is on standard output, no progress without a terminal; the page loads nothing from other hosts."""
+    monkeypatch.setattr(job, "origin_of", lambda loaded: ORIGIN)  # the picture is the same on every machine
     bed.write(None, Verdict.LEAK, Verdict.DISCARDED)
     code = run(bed.loaded(), Wish(mode="once", as_json=True, engine=engine.name))
     printed = capsys.readouterr()
@@ -163,13 +181,48 @@ def test_the_command_ends_with_the_code_and_writes_the_report(engine, bed, scree
     assert "" == printed.err
     page = Path(summary["report"]).read_text(encoding="utf-8")
     assert "LEAK" in page
+    assert "target orders.created/" in re.search(r"<details>.*?</details>", page, re.DOTALL)[0]
+    data = Path(summary["report"]).with_name("report.json").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == summary["report_sha256"]
+    assert summary["report_sha256"] in page
     assert not re.findall(r"(?:src|href)=|url\(|@import|https?://", page)
-    if path := screen("report", page):
+    if path := screen("report", re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)):
         shown = request.getfixturevalue("chromium").new_page(viewport={"width": 960, "height": 690})
         shown.goto(Path(summary["report"]).as_uri())
         shown.screenshot(path=path)
     assert 2 == run(bed.loaded(), Wish(mode="continuous", steps_max=1, is_verbose=True, engine=engine.name))
     assert "freezing the ends" in capsys.readouterr().err
+
+
+def test_a_certificate_covers_the_transactions_of_real_runs(spark, bed):
+    """Each message that was sent is proven by the run that judged it last; leaked and stuck ones are not."""
+    path = bed.folder / "audit.keys"
+    path.write_text(f'[groups.audit]\nsign_with = "k"\n[groups.audit.keys]\nk = "{KEY}"\n', encoding="utf-8")
+    keys, heads, audit = keys_in(str(path)), bed.folder / "heads.txt", bed.audit(spark, grace_s=0)
+    well, outcomes = bed.write(None, None, size=3), {}
+    (open_one,) = bed.write(None, parts={"half", "row"})
+    for kind in (Verdict.LEAK, Verdict.CORRUPT, Verdict.STUCK):
+        outcomes[kind] = bed.write(kind)[0].transaction_id
+        certify(bed.store(), keys, audit.incremental()["number"], str(heads))
+    assert [1, 2, 3] == [*published_heads(heads)]
+    for history in well:
+        proof = prove(bed.store(), history.transaction_id)
+        require_signed(proof.certificate, keys)
+        require_covered(proof)
+        sent = [each for each in history.records if each.log == "target"]
+        for index, each in enumerate(sent):
+            digest = target_digest(each.topic, each.key, each.body, each.headers)
+            require_message(proof, SentMessage(history.transaction_id, index, bed.group, digest))
+        require_sent(proof.entry)
+        assert proof.entry.digest.startswith(proof.entry.row)
+        assert "agrees" in outcome_text(proof.entry)
+    for kind, identity in outcomes.items():
+        entry = prove(bed.store(), identity).entry
+        assert [kind.name] == entry.findings
+        with pytest.raises(ProofError):
+            require_sent(entry)
+    undecided = prove(bed.store(), open_one.transaction_id).entry
+    assert ("open", []) == (undecided.outcome, undecided.findings)
 
 
 def test_a_step_does_not_build_on_files_of_another_format(bed, monkeypatch):

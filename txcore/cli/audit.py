@@ -81,10 +81,10 @@ def run(
     if engine and engine not in ENGINES:
         say(UsageError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}"))
         raise typer.Exit(FAILED)
-    loaded = _loaded(config, settings)
+    loaded = loaded_of(config, settings)
     command = module("command")
     wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land, is_verbose=verbose, engine=engine)
-    raise typer.Exit(_code(lambda: command.run(loaded, wish)))
+    raise typer.Exit(code_of(lambda: command.run(loaded, wish)))
 
 
 @audit.command("repair")
@@ -101,7 +101,7 @@ def repair(
 
     Every finding is verified again first. Needs no Spark session. Ends with 0, 1 when a repair failed, 4 for an error.
     """
-    loaded = _loaded(config, settings)
+    loaded = loaded_of(config, settings)
     repairing = module("repair")
 
     def action() -> int:
@@ -112,7 +112,7 @@ def repair(
         finally:
             typer.echo("\n".join(said), nl=bool(said))
 
-    raise typer.Exit(_code(action))
+    raise typer.Exit(code_of(action))
 
 
 def module(name: str) -> Any:
@@ -124,7 +124,7 @@ def module(name: str) -> Any:
     try:
         return importlib.import_module(f"txcore_spark.{name}")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"pyspark", "pyarrow", "pandas", "txcore_spark"}:
+        if (error.name or "").partition(".")[0] not in {"duckdb", "pyspark", "pyarrow", "pandas", "txcore_spark"}:
             raise
         say(UsageError(NO_ENGINE))
         raise typer.Exit(FAILED) from error
@@ -143,7 +143,8 @@ def _parsed(action: Callable[[], Any]) -> Any:
         raise typer.Exit(FAILED) from error
 
 
-def _loaded(config: Path | None, settings: list[str] | None) -> Loaded:
+def loaded_of(config: Path | None, settings: list[str] | None) -> Loaded:
+    """Return the configuration; its mistakes end the command with 4."""
     try:
         return load(config, settings=settings or ())
     except ConfigFileError as error:
@@ -154,8 +155,8 @@ def _loaded(config: Path | None, settings: list[str] | None) -> Loaded:
         raise typer.Exit(FAILED) from error
 
 
-def _code(action: Any) -> int:
-    """Return the audit's code; misuse is an error like any other, as 2 means violations."""
+def code_of(action: Callable[[], int]) -> int:
+    """Return an action's exit code; misuse is an error like any other, as 2 means violations."""
     try:
         return int(action())
     except TxcoreError as error:

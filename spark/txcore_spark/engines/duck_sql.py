@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from txcore_spark.expressions import Column, Named
+from txcore_spark.expressions import Column, Named, output_name
 
 INT_MAX: Final = (1 << 31) - 1
 _TYPES: Final = {"bigint": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "double": "DOUBLE"}
@@ -99,10 +99,19 @@ def _texts(*columns: Column) -> str:
     return f"list_filter([{', '.join(map(sql_of, columns))}], lambda each: each IS NOT NULL)"
 
 
+def _record(*columns: Named) -> str:
+    parts = (f"{literal(output_name(each))}: {sql_of(_without_name(each))}" for each in columns)
+    return f"{{{', '.join(parts)}}}"
+
+
+def _without_name(column: Named) -> Named:
+    return column.arguments[0] if isinstance(column, Column) and column.name == "alias" else column
+
+
 def _some(column: Column, count_max: int) -> str:
     value = sql_of(column)
     found = f"list_sort(list(DISTINCT {value}) FILTER ({value} IS NOT NULL))"
-    return f"coalesce(list_slice({found}, 1, {count_max}), CAST([] AS VARCHAR[]))"
+    return f"coalesce(list_slice({found}, 1, {count_max}), [])"
 
 
 def _signed_of_hex(column: Column, first: int) -> str:
@@ -131,6 +140,7 @@ _SPECIAL: Final[Mapping[str, Callable[..., str]]] = {
     "lookup": _lookup,
     "following": _following,
     "texts": _texts,
+    "record": _record,
     "some": _some,
     "signed_of_hex": _signed_of_hex,
 }

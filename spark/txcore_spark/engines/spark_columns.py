@@ -122,6 +122,7 @@ _SPECIAL: Final[Mapping[str, Callable[..., SparkColumn]]] = {
     "lookup": _lookup,
     "following": _following,
     "some": lambda known, column, count: F.slice(F.sort_array(F.collect_set(_rendered(column, known))), 1, count),
+    "record": lambda _, *columns: F.struct(*map(spark_column, columns)),
     "sha256": _sha256,
     "signed_of_hex": _signed_of_hex,
 }
