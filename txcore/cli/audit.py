@@ -18,6 +18,7 @@ from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
 from txcore.ids import parse_id
 
 FAILED: Final = 4
+DRIVERS: Final = frozenset({"duckdb", "pyspark", "pyarrow", "pandas", "txcore_spark"})
 MODES: Final = ("incremental", "once", "continuous")
 
 
@@ -76,7 +77,7 @@ def run(
     loaded = _loaded(config, settings)
     command = module("command")
     wish = command.Wish(mode, since, until, as_json=as_json, is_landed=not no_land, is_verbose=verbose)
-    raise typer.Exit(_code(lambda: command.run(loaded, wish)))
+    raise typer.Exit(code_of(lambda: command.run(loaded, wish)))
 
 
 @audit.command("repair")
@@ -104,21 +105,21 @@ def repair(
         finally:
             typer.echo("\n".join(said), nl=bool(said))
 
-    raise typer.Exit(_code(action))
+    raise typer.Exit(code_of(action))
 
 
-def module(name: str) -> Any:
+def module(name: str, extra: str = "spark") -> Any:
     """Return a module of the audit's package.
 
     Raises:
-        BackendNotInstalledError: Spark or Arrow is not installed.
+        typer.Exit: what *extra* installs is missing; the sentence that says so is printed.
     """
     try:
         return importlib.import_module(f"txcore_spark.{name}")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"pyspark", "pyarrow", "pandas", "txcore_spark"}:
+        if (error.name or "").partition(".")[0] not in DRIVERS:
             raise
-        say(BackendNotInstalledError("the audit", str(error.name), "spark"))
+        say(BackendNotInstalledError("the audit", str(error.name), extra))
         raise typer.Exit(FAILED) from error
 
 
@@ -146,7 +147,7 @@ def _loaded(config: Path | None, settings: list[str] | None) -> Loaded:
         raise typer.Exit(FAILED) from error
 
 
-def _code(action: Any) -> int:
+def code_of(action: Any) -> int:
     """Return the audit's code; misuse is an error like any other, as 2 means violations."""
     try:
         return int(action())

@@ -22,6 +22,9 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "config check": ("txcore config check txcore.toml",),
     "config reference": ("txcore config reference",),
     "audit": ("txcore audit --config txcore.toml", "txcore audit --mode once --since 2026-11-24T00:00:00Z"),
+    "audit outbox": (
+        f"txcore audit outbox --broker {KAFKA} \\\n    --database {POSTGRESQL} --layout eventuate --table message",
+    ),
     "audit repair": ("txcore audit repair 12", "txcore audit repair 12 --apply"),
     "pending": ("txcore pending", "txcore pending --older-than 15m --topic orders.created"),
     "parked": ("txcore parked", "txcore parked --reason CHECKS_EXHAUSTED"),
