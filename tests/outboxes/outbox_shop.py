@@ -35,8 +35,8 @@ TABLES = {
     "masstransit": (
         "outbox_message",
         (
-            "MessageId VARCHAR(36) PRIMARY KEY, DestinationAddress VARCHAR(99), Body VARCHAR(999), Headers VARCHAR(999),"
-            " SequenceNumber INT, SentTime VARCHAR(40)"
+            "MessageId VARCHAR(36) PRIMARY KEY, DestinationAddress VARCHAR(99), Body VARCHAR(999),"
+            " Headers VARCHAR(999), SequenceNumber INT, SentTime VARCHAR(40)"
         ),
     ),
 }
