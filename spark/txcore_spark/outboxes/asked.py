@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from txcore import wire
 from txcore.errors import ConfigError
@@ -135,8 +136,8 @@ def text_of(value: str | bytes | None) -> str:
 def _within(body: bytes, path: str) -> Any:
     """Return the value at a path of names with dots in a JSON body; None without it."""
     try:
-        found = json.loads(body)
-    except ValueError:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
         return None
     for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None

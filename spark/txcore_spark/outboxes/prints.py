@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from contextlib import suppress
+
+import msgspec
 
 
 def value_print(value: bytes) -> int:
@@ -16,8 +17,8 @@ def value_print(value: bytes) -> int:
 def body_print(body: bytes) -> int:
     """Return the print of a body; of JSON, of its value, as databases write a JSON column in forms of their own."""
     if body[:1] in {b"{", b"["}:
-        with suppress(ValueError):
-            body = json.dumps(json.loads(body), sort_keys=True, separators=(",", ":")).encode()
+        with suppress(msgspec.DecodeError):
+            body = msgspec.json.encode(msgspec.json.decode(body), order="sorted")
     return value_print(body)
 
 
