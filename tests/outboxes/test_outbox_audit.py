@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import txcore_kafka.options
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from outbox_shop import CREATED, TABLES
 from txcore_conformance.kit import wait_until
@@ -183,6 +183,23 @@ def test_topic_whose_beginning_is_gone_is_a_gap(make_shop):
     found = examine(shop.asked())
     assert (3, []) == (found.exit_code, found.findings)
     assert "beginning" in found.gaps[0]
+
+
+def test_header_that_is_there_twice_is_not_the_row_s(make_shop):
+    """Some consumers read the first header of a name, and some the last one."""
+    shop = make_shop("debezium")
+    if not shop.broker.startswith("kafka"):
+        pytest.skip("only Kafka carries a header twice")
+    shop.deliver(shop.events(2))
+    event = shop.events(1, 10)[0]
+    shop.commit([event])
+    shop.settle([event])
+    producer = Producer(txcore_kafka.options.parse_url(shop.broker).connection())
+    headers = [("id", event.name), ("type", "OrderCancelled"), ("type", event.kind)]
+    producer.produce(event.topic, event.body, key=event.key, headers=headers)
+    assert 0 == producer.flush(30)
+    found = examine(shop.asked())
+    assert ({event.name}, {"CORRUPT": 1}) == (names(found, "CORRUPT"), found.counts)
 
 
 def test_wrong_options_are_one_sentence(make_shop):

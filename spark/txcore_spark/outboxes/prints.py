@@ -23,6 +23,8 @@ def body_print(body: bytes) -> int:
 
 
 def header_prints(headers: Mapping[str, str | bytes]) -> list[int]:
-    """Return a print for each header."""
-    pairs = ((name.encode(), value.encode() if isinstance(value, str) else value) for name, value in headers.items())
+    """Return a print for each header; none for one that is there twice, because consumers do not agree which counts."""
+    doubled = {name.partition("\0")[0] for name in headers if "\0" in name}  # see `joined_headers`
+    single = ((name, value) for name, value in headers.items() if name not in doubled)
+    pairs = ((name.encode(), value.encode() if isinstance(value, str) else value) for name, value in single)
     return [value_print(b"%d:%b%b" % (len(name), name, value)) for name, value in pairs]
