@@ -16,6 +16,7 @@ import msgspec
 
 from txcore.audit.engines import ENGINES, SPARK
 from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
+from txcore.clock import SystemClock
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
 from txcore_spark.engines import choice
@@ -26,6 +27,7 @@ from txcore_spark.limits import limits_of
 from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
 from txcore_spark.store import Store
+from txcore_spark.trend import RUNS, differences
 
 MODES: Final = ("incremental", "once", "continuous")
 SUMMARY_KEYS: Final = (
@@ -73,7 +75,7 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
                 audit = Audit(engine, loaded, store, say=say)
                 is_once = wish.mode == "once"
                 manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
-            return _finish(manifest, store, wish)
+            return _finish(manifest, store, loaded, wish)
 
         code = _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
     except (ConfigFileError, UsageError):
@@ -81,19 +83,30 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
         raise
     except Exception as error:  # noqa: BLE001 - any exception of an engine or a driver fails the audit
         print(f"txcore: the audit failed: {_sentence(error)}{output.hint}", file=sys.stderr)  # noqa: T201 - speaks
+        _write_metrics(loaded, None)
         return FAILED
     output.forget()
     return code
 
 
-def _finish(manifest: Mapping[str, Any], store: Store, wish: Wish) -> int:
+def _finish(manifest: Mapping[str, Any], store: Store, loaded: Loaded, wish: Wish) -> int:
+    _write_metrics(loaded, manifest)
+    trend = differences(manifest, store.before(manifest["number"], RUNS))
     report = store.path(manifest["number"], NAME)
     if wish.as_json:
-        found = {key: manifest[key] for key in SUMMARY_KEYS} | {"store": store.uri, "report": report}
+        found = {key: manifest[key] for key in SUMMARY_KEYS} | {"store": store.uri, "report": report, "trend": trend}
         print(msgspec.json.encode(found).decode(), flush=True)  # noqa: T201 - the command's output
     else:
-        print("\n".join(lines_of(manifest, report)), flush=True)  # noqa: T201
+        print("\n".join(lines_of(manifest, report, trend)), flush=True)  # noqa: T201
     return int(manifest["exit_code"])
+
+
+def _write_metrics(loaded: Loaded, manifest: Mapping[str, Any] | None) -> None:
+    path = loaded.config.audit.textfile
+    if path:
+        from txcore_spark import textfile  # noqa: PLC0415 - its library is needed with this option alone
+
+        textfile.write_metrics(path, manifest, SystemClock().wall_ms())
 
 
 def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:
@@ -111,7 +124,7 @@ def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:
     return code
 
 
-def lines_of(manifest: Mapping[str, Any], report: str) -> list[str]:
+def lines_of(manifest: Mapping[str, Any], report: str, trend: Sequence[str] = ()) -> list[str]:
     """Return a run's result as lines of text."""
     totals: dict[str, int] = {"halves": 0, "commits": 0, "rollbacks": 0, "pending": 0, "targets": 0}
     for each in manifest["transactions"]:
@@ -125,7 +138,7 @@ def lines_of(manifest: Mapping[str, Any], report: str) -> list[str]:
     found += [
         f"  gap in {each['backend']} {each['log']} {each['name']}: {each['why']}" for each in manifest["gaps"][:10]
     ]
-    found += [f"  {sentence}" for sentence in limits_of(manifest)]
+    found += [f"  {sentence}" for sentence in (*limits_of(manifest), *trend)]
     code = manifest["exit_code"]
     found += [f"  report: {report}", f"  its data's SHA-256: {manifest['report_sha256']}"]
     return [*found, f"{_WORDS[code]} (exit code {code})"]

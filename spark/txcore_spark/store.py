@@ -79,6 +79,11 @@ class Store:
         """Return the numbers of the runs that have a manifest."""
         return [number for number in self.numbers() if self._has(f"runs/{number:06d}/{MANIFEST}")]
 
+    def before(self, number: int, count_max: int) -> list[dict[str, Any]]:
+        """Return the manifests of the last finished runs before one, the oldest first."""
+        earlier = [each for each in self.finished() if each < number]
+        return [self.manifest(each) for each in earlier[-count_max:]]
+
     def begin(self) -> int:
         """Create the directory of a new run and return its number."""
         number = max(self.numbers(), default=0) + 1

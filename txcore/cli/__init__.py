@@ -34,7 +34,16 @@ def build_app() -> Typer:
         from typer import Typer  # noqa: PLC0415
     except ImportError as error:
         raise BackendNotInstalledError("txcore", "typer and rich", "cli") from error
-    from txcore.cli import backends, certificate, checker, config, examples, permissions, version  # noqa: PLC0415
+    from txcore.cli import (  # noqa: PLC0415
+        backends,
+        certificate,
+        checker,
+        config,
+        examples,
+        outbox_audit,
+        permissions,
+        version,
+    )
     from txcore.cli.demo import demo  # noqa: PLC0415
     from txcore.cli.doctor import doctor  # noqa: PLC0415
     from txcore.cli.helping import SectionedGroup, make_plain  # noqa: PLC0415
@@ -53,6 +62,7 @@ def build_app() -> Typer:
     app.command("backends")(backends.backends)
     app.command("checker")(checker.checker)
     app.add_typer(config.config, name="config")
+    certificate.audit.command("outbox")(outbox_audit.outbox)
     app.add_typer(certificate.audit, name="audit")
     operating.add_to(app)
     app.command("permissions")(permissions.permissions)

@@ -15,10 +15,11 @@ from txcore.cli.config import CONFIG_HELP, say_problems
 from txcore.cli.helping import JSON_HELP, Misuse, SectionedGroup, misuse
 from txcore.cli.operating.screen import Screen
 from txcore.config import ConfigFileError, Loaded, load
-from txcore.errors import TxcoreError, UsageError
+from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
 from txcore.ids import parse_id
 
 FAILED: Final = 4
+DRIVERS: Final = frozenset({"duckdb", "pyspark", "pyarrow", "pandas", "txcore_spark"})
 MODES: Final = ("incremental", "once", "continuous")
 
 
@@ -115,18 +116,18 @@ def repair(
     raise typer.Exit(code_of(action))
 
 
-def module(name: str) -> Any:
+def module(name: str, extra: str = "") -> Any:
     """Return a module of the audit's package.
 
     Raises:
-        typer.Exit: neither of the two engines is installed; the command has said so.
+        typer.Exit: no engine, or not what *extra* installs, is there; the sentence that says so is printed.
     """
     try:
         return importlib.import_module(f"txcore_spark.{name}")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"duckdb", "pyspark", "pyarrow", "pandas", "txcore_spark"}:
+        if (error.name or "").partition(".")[0] not in DRIVERS:
             raise
-        say(UsageError(NO_ENGINE))
+        say(BackendNotInstalledError("the audit", str(error.name), extra) if extra else UsageError(NO_ENGINE))
         raise typer.Exit(FAILED) from error
 
 

@@ -86,6 +86,9 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     interval_s: Annotated[
         float, Meta(ge=0.1, le=86_400, description="from one step to the next in mode `continuous`")
     ] = 60.0
+    textfile: Annotated[
+        str, Meta(description="file `*.prom` with the result's metrics, for Prometheus's node exporter; empty for none")
+    ] = ""
     rules: dict[str, RuleSection] = field(default_factory=dict)
     backends: dict[str, AuditBackendSection] = field(default_factory=dict)
     groups: dict[str, AuditGroupSection] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from typing import Final
 from txcore.errors import ConfigError
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_TABLE: Final = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})?")
 _PLACE: Final = re.compile(r"\{([^{}]*)\}")
 
 
@@ -89,6 +90,12 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     ),
 }
 """Layouts by name. Debezium's table has no column for the order; name yours, such as `order=created_at`."""
+
+
+def check_table(name: str, key: str = "table") -> None:
+    """Raise ConfigError unless *name* is a table's plain name, with or without its schema."""
+    if not _TABLE.fullmatch(name):
+        raise ConfigError(f"{key}={name!r} is not the plain name of a table", key=key)
 
 
 def layout_of(name: str, changes: Mapping[str, str]) -> Layout:

@@ -11,8 +11,6 @@ it: a crash of the server at that moment may undo the commit of a sent message. 
 from __future__ import annotations
 
 import hashlib
-import json
-import uuid
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,8 +19,8 @@ from sqlalchemy import Connection, Engine, text
 from txcore import wire
 from txcore.errors import BackendUnavailableError, ConfigError
 from txcore.message_table import Refused, TableRow, Taken, lane_of
+from txcore.outbox.foreign_rows import message_of, uuid_of
 from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
-from txcore.records import TargetMessage
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
 from txcore.sqlfence.connections import family_of
 from txcore.sqlfence.failures import failure_of
@@ -144,14 +142,8 @@ class OutboxTable:
         return [self._row(row) for row in rows]
 
     def _row(self, row: Mapping[str, Any]) -> tuple[TableRow, Any]:
-        layout, identity = self._layout, row[self._layout.id]
-        headers: dict[str, Any] = _headers(row[layout.headers]) if layout.headers else {}
-        headers |= {name: str(row[name]) for name in layout.names("copied")}
-        key = row[layout.key] if layout.key else None
-        message = TargetMessage(
-            layout.topic_of(row), None if key is None else _bytes(key), _bytes(row[layout.body]), headers
-        )
-        name = _uuid_of(identity)
+        message, identity = message_of(self._layout, row), row[self._layout.id]
+        name = uuid_of(identity)
         return TableRow(name, 0, lane_of(self._group, message.key, name), wire.encode_message(message)), identity
 
     def _end(self, connection: Connection) -> None:
@@ -169,33 +161,3 @@ class OutboxTable:
             yield
         except Exception as error:
             raise BackendUnavailableError(f"the outbox table's database: {failure_of(error, self._secret)}") from error
-
-
-def _uuid_of(identity: Any) -> bytes:
-    """Return the 16 bytes of a UUID in any form; from any other value, make 16 bytes."""
-    if isinstance(identity, uuid.UUID):
-        return identity.bytes
-    if isinstance(identity, bytes | memoryview) and len(bytes(identity)) == 16:
-        return bytes(identity)
-    try:
-        return uuid.UUID(str(identity)).bytes
-    except ValueError:
-        return hashlib.blake2b(str(identity).encode(), digest_size=16).digest()
-
-
-def _bytes(value: Any) -> bytes:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, dict | list):  # a JSON column
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-    return str(value).encode()
-
-
-def _headers(value: Any) -> dict[str, str]:
-    try:
-        found = value if isinstance(value, dict) else json.loads(value) if value else {}
-    except (TypeError, ValueError):
-        found = None
-    if not isinstance(found, dict):
-        return {"headers": str(value)}  # not a JSON object: carried whole, for the consumer
-    return {str(name): each if isinstance(each, str) else json.dumps(each) for name, each in found.items()}

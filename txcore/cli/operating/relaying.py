@@ -68,7 +68,7 @@ def _opened(place: Place, layout: str, columns: Sequence[str]) -> Iterator[Relay
         raise UsageError("which database? Give --database URL, or a group of the file that has one")
     require_file(address.broker, "broker")
     require_file(address.database, "database")
-    chosen: Any = layout_of(layout, dict(map(_pair, columns))) if layout or columns else None
+    chosen: Any = layout_of(layout, dict(map(pair_of, columns))) if layout or columns else None
     with ExitStack() as stack:
         engine = open_engine(address.database, DatabaseSection(connections_max=3))
         stack.callback(engine.dispose)
@@ -76,7 +76,8 @@ def _opened(place: Place, layout: str, columns: Sequence[str]) -> Iterator[Relay
         yield Relay(backend, address.group, engine, table=address.table, layout=chosen)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair_of(text: str) -> tuple[str, str]:
+    """Return the two sides of KEY=NAME."""
     key, equals, name = text.partition("=")
     if not equals:
         raise UsageError(f"--column {text!r} must be KEY=NAME")

@@ -1,0 +1,30 @@
+"""Prints of 64 bits, by which the parts of a message and of a row are compared without keeping them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+
+def value_print(value: bytes) -> int:
+    """Return a signed number of 64 bits that stands for *value*."""
+    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "big", signed=True)
+
+
+def body_print(body: bytes) -> int:
+    """Return the print of a body; of JSON, of its value, as databases write a JSON column in forms of their own."""
+    if body[:1] in {b"{", b"["}:
+        with suppress(msgspec.DecodeError):
+            body = msgspec.json.encode(msgspec.json.decode(body), order="sorted")
+    return value_print(body)
+
+
+def header_prints(headers: Mapping[str, str | bytes]) -> list[int]:
+    """Return a print for each header; none for one that is there twice, because consumers do not agree which counts."""
+    doubled = {name.partition("\0")[0] for name in headers if "\0" in name}  # see `joined_headers`
+    single = ((name, value) for name, value in headers.items() if name not in doubled)
+    pairs = ((name.encode(), value.encode() if isinstance(value, str) else value) for name, value in single)
+    return [value_print(b"%d:%b%b" % (len(name), name, value)) for name, value in pairs]

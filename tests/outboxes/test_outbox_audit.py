@@ -1,0 +1,277 @@
+"""An outbox that txcore did not make, audited from outside: each kind of difference is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from dataclasses import replace
+
+import pytest
+import txcore_kafka.options
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from outbox_shop import CREATED, TABLES
+from txcore_conformance.kit import wait_until
+from txcore_spark.outboxes.command import examine
+
+import txcore
+from txcore.cli import main
+from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.outbox.foreign_layouts import layout_of
+from txcore.outbox.relay import Relay
+
+EACH = 10
+LAYOUTS = list(TABLES)
+
+
+def names(found, verdict):
+    """Return the ids of the findings of one verdict."""
+    return {each.name for each in found.findings if each.verdict == verdict}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_audit_passes_an_outbox_without_a_difference(make_shop, layout):
+    """Rows that were sent, and nothing else, are a pass."""
+    shop = make_shop(layout)
+    shop.deliver(shop.events(30))
+    found = examine(shop.asked())
+    assert (0, 30, 30, [], []) == (found.exit_code, found.rows, found.messages, found.findings, found.gaps)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_audit_finds_ten_anomalies_of_each_kind(make_shop, layout):
+    """Lost, waiting, doubled, altered, moved and forged messages are found one by one, and no other one is named."""
+    shop = make_shop(layout)
+    shop.deliver(shop.events(30))
+    kinds = ["lost", "doubled", "body", "headers", "moved", "waiting", "key"]
+    made = {kind: shop.events(EACH, 100 * number) for number, kind in enumerate(kinds, start=1)}
+    for kind, events in made.items():
+        shop.commit(events)
+        if kind not in {"lost", "waiting", "body", "headers", "moved", "key"}:
+            shop.send(events)
+    shop.send(made["doubled"])
+    shop.send(made["body"], body="another order")
+    shop.send(made["headers"], kind="OrderCancelled")
+    shop.send(made["moved"], topic=shop.topics[1])
+    shop.send(made["key"], key="another key")
+    for kind, events in made.items():
+        if kind != "waiting":
+            shop.settle(events)
+    forged = shop.events(EACH, 900)
+    shop.send(forged)
+    shop.deliver(shop.events(5, 1_000))
+
+    found = examine(shop.asked())
+    ids = {kind: {each.name for each in events} for kind, events in made.items()}
+    has_keys = layout == "debezium" and not shop.broker.startswith(("rabbitmq", "nats"))
+    corrupt = ids["body"] | ids["headers"] | ids["moved"] | (ids["key"] if has_keys else set())
+    assert ids["lost"] == names(found, "LOST")
+    assert ids["waiting"] == names(found, "STUCK")
+    assert ids["doubled"] == names(found, "DUP_TARGET")
+    assert corrupt == names(found, "CORRUPT")
+    assert {each.name for each in forged} == names(found, "PHANTOM")
+    assert (2, []) == (found.exit_code, found.gaps)
+    said = {each.name: each.what for each in found.findings}
+    assert all("body" in said[each] for each in ids["body"])
+    assert all("headers" in said[each] for each in ids["headers"])
+    assert all(shop.topics[1] in said[each] for each in ids["moved"])
+
+
+def test_audit_is_inconclusive_where_sent_rows_are_gone(make_shop):
+    """Without a source that keeps rows, nothing tells what should be in the topic, so it is never a pass."""
+    shop = make_shop("masstransit")
+    shop.deliver(shop.events(3))
+    found = examine(shop.asked(kept=""))
+    assert (3, []) == (found.exit_code, found.findings)
+    assert "--kept" in found.gaps[0]
+
+
+def test_audit_tells_that_the_kept_source_lacks_rows(make_shop):
+    """A trigger that was off for a while is no proof."""
+    shop = make_shop("debezium")
+    shop.deliver(shop.events(3))
+    more = shop.events(2, 10)
+    shop.commit(more)
+    shop.send(more)
+    shop.run(f"DELETE FROM {shop.kept} WHERE id = :id", {"id": more[0].name})
+    found = examine(shop.asked())
+    assert (3, ["outboxevent_kept lacks 1 rows of outboxevent, so it does not keep all"]) == (
+        found.exit_code,
+        found.gaps,
+    )
+
+
+def test_audit_waits_for_a_message_that_the_relay_still_sends(make_shop):
+    """A row that is not marked as sent may be sent until the grace is over."""
+    shop = make_shop("eventuate")
+    shop.deliver(shop.events(3))
+    late = shop.events(2, 10)
+    shop.commit(late)
+    found = examine(shop.asked(grace_s=60.0), sleep=lambda _: shop.send(late))
+    assert (0, 5) == (found.exit_code, found.messages)
+
+
+def test_audit_knows_a_row_that_was_written_while_it_read(make_shop):
+    """A message whose row is newer than the reading of the table is no forgery."""
+    shop = make_shop("eventuate")
+    shop.deliver(shop.events(3))
+    waiting = shop.events(1, 10)
+    shop.commit(waiting)
+
+    def later(_: float) -> None:
+        shop.deliver(shop.events(4, 20))
+        shop.send(waiting)
+
+    found = examine(shop.asked(grace_s=60.0), sleep=later)
+    assert (0, [], 8) == (found.exit_code, found.findings, found.messages)
+
+
+def test_audit_says_that_a_topic_cannot_be_read(make_shop):
+    """A topic that is not there is a gap, and its rows are not called lost."""
+    shop = make_shop("debezium")
+    event = shop.events(1)[0]
+    event.topic = shop.topics[0].replace("orders", "missing")
+    shop.commit([event])
+    shop.settle([event])
+    found = examine(shop.asked())
+    if shop.broker.startswith("sqlite"):  # where a topic begins with its first message
+        assert 2 == found.exit_code
+        return
+    assert (3, []) == (found.exit_code, found.findings)
+    assert event.topic in found.gaps[0]
+
+
+def test_audit_compares_what_txcore_s_relay_has_sent(make_shop):
+    """The relay for outbox tables gives each message the row's id, on each broker."""
+    shop = make_shop("masstransit")
+    events = shop.events(20)
+    shop.commit(events)
+    backend = txcore.connect(shop.broker)
+    relay = Relay(backend, "shop", shop.engine, table=shop.table, layout=layout_of("masstransit", {}))
+    relay.run_once()
+    backend.close()
+    lost = shop.events(1, 50)
+    shop.commit(lost)
+    shop.settle(lost)
+    found = examine(shop.asked())
+    assert ({lost[0].name}, 1, 20) == (names(found, "LOST"), len(found.findings), found.messages)
+
+
+def test_since_leaves_older_rows_out(make_shop):
+    """Rows before the wanted time are not judged."""
+    shop = make_shop("debezium")
+    old = shop.events(2)
+    shop.commit(old)
+    shop.settle(old)
+    found = examine(shop.asked(created=CREATED["debezium"], since_ms=1_795_600_000_000))
+    assert (0, 0) == (found.exit_code, found.rows)
+
+
+def test_topic_whose_beginning_is_gone_is_a_gap(make_shop):
+    """What retention removed proves nothing, unless newer rows alone are asked for."""
+    shop = make_shop("eventuate")
+    if not shop.broker.startswith("kafka"):
+        pytest.skip("records are removed from Kafka's topics only")
+    shop.deliver(shop.events(6))
+    admin = AdminClient(txcore_kafka.options.parse_url(shop.broker).connection())
+    for number in range(2):
+        cut = TopicPartition(shop.topics[0], number, -1)
+        admin.delete_records([cut])[cut].result(20)
+    shop.deliver(shop.events(6, 10))
+    wait_until(lambda: examine(shop.asked()).messages == 6, "the cut", 30)
+    found = examine(shop.asked())
+    assert (3, []) == (found.exit_code, found.findings)
+    assert "beginning" in found.gaps[0]
+
+
+def test_header_that_is_there_twice_is_not_the_row_s(make_shop):
+    """Some consumers read the first header of a name, and some the last one."""
+    shop = make_shop("debezium")
+    if not shop.broker.startswith("kafka"):
+        pytest.skip("only Kafka carries a header twice")
+    shop.deliver(shop.events(2))
+    event = shop.events(1, 10)[0]
+    shop.commit([event])
+    shop.settle([event])
+    producer = Producer(txcore_kafka.options.parse_url(shop.broker).connection())
+    headers = [("id", event.name), ("type", "OrderCancelled"), ("type", event.kind)]
+    producer.produce(event.topic, event.body, key=event.key, headers=headers)
+    assert 0 == producer.flush(30)
+    found = examine(shop.asked())
+    assert ({event.name}, {"CORRUPT": 1}) == (names(found, "CORRUPT"), found.counts)
+
+
+def test_wrong_options_are_one_sentence(make_shop):
+    """A mistake names its option."""
+    shop = make_shop("debezium")
+    asked = shop.asked()
+    for change, words in (
+        ({"table": "outbox; --"}, "plain name of a table"),
+        ({"kept": "a b"}, "kept='a b'"),
+        ({"since_ms": 1}, "--created"),
+        ({"skipped": frozenset({"time"})}, "--skip"),
+        ({"convention": replace(asked.convention, identity="id")}, "--match"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            replace(asked, **change)
+    with pytest.raises(BackendUnavailableError, match="cannot be read"):
+        examine(replace(asked, table="nowhere"))
+
+
+def test_command_prints_findings_and_ends_with_the_code(make_shop, capsys):
+    """`txcore audit outbox` prints a table for people, and one object for programs."""
+    shop = make_shop("eventuate")
+    shop.deliver(shop.events(3))
+    lost = shop.events(1, 10)
+    shop.commit(lost)
+    shop.settle(lost)
+    taps = [
+        word for topic in shop.topics if "/" in topic for word in ("--tap", f"{topic}={topic.partition('/')[0]}.tap")
+    ]
+    words = ["audit", "outbox", "--broker", shop.broker, "--database", shop.database, "--table", shop.table]
+    words += ["--layout", "eventuate", "--grace-s", "0", *taps]
+    for more in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *more])
+        assert 2 == ended.value.code
+        printed = capsys.readouterr().out
+        assert lost[0].name in printed
+        if more:
+            assert {"LOST": 1} == json.loads(printed)["counts"]
+        else:
+            assert "violations (4 rows, 3 messages)" in printed
+
+
+def test_command_without_the_extra_names_it(make_shop, capsys, monkeypatch):
+    """DuckDB missing is one sentence with the command that installs it."""
+    for name in [name for name in sys.modules if name.startswith(("txcore_spark.outboxes", "duckdb"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "audit",
+                "outbox",
+                "--broker",
+                "sqlite:///b.db",
+                "--database",
+                "sqlite:///d.db",
+                "--table",
+                "t",
+                "--layout",
+                "debezium",
+            ]
+        )
+    assert 4 == ended.value.code
+    assert 'pip install "txcore[audit]"' in capsys.readouterr().err
+
+
+def test_id_that_is_no_uuid_is_matched(make_shop):
+    """Ids of any form stand for themselves."""
+    shop = make_shop("eventuate")
+    events = shop.events(2)
+    for number, each in enumerate(events):
+        each.name = f"0000-{number}-{uuid.uuid4().hex[:4]}"
+    shop.deliver(events)
+    assert (0, 2) == (examine(shop.asked()).exit_code, examine(shop.asked()).rows)
