@@ -15,7 +15,7 @@ from txcore.audit.verdicts import Verdict
 from txcore.errors import UsageError
 
 SAME = ("counts", "severities", "exit_code", "records", "strange", "transactions", "gaps", "topics", "ends")
-LEFT = {"counts.parquet", "coverage.parquet", "findings", "gaps.parquet", "latency.parquet", "report.html",
+LEFT = {"counts.parquet", "coverage.parquet", "findings", "gaps.parquet", "latency.parquet", "report.html", "report.json",
         "summary.parquet", "_manifest.json"}  # fmt: skip
 
 
