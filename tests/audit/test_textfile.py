@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 from beds import Bed
+from prometheus_client.parser import text_string_to_metric_families
 from txcore_spark.command import Wish, run
 from txcore_spark.textfile import METRICS, write_metrics
 from txcore_spark.trend import RUNS, differences
