@@ -9,9 +9,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from pyarrow import parquet
+
+from txcore.audit.engines import ENGINES
 from txcore.config import load
-from txcore_spark.engines.session import open_session
-from txcore_spark.engines.spark import SparkEngine
+from txcore_spark.engines import choice
+from txcore_spark.engines.noise import SparkOutput
 from txcore_spark.job import FINDINGS, Audit
 from txcore_spark.report import NAME
 from txcore_spark.selftest.run import compare, live_writer, make_bed, plant, write_config
@@ -26,7 +29,7 @@ def main() -> int:
     parser.add_argument("--transactions", type=int, default=100_000, help="per broker")
     parser.add_argument("--each", type=int, default=20, help="of each kind of fault")
     parser.add_argument("--folder", type=Path, required=True, help="for the configuration and the runs")
-    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--engine", choices=ENGINES, default="", help="by default spark where it is installed")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
 
@@ -37,17 +40,18 @@ def main() -> int:
     beds = [make_bed(f"{url.partition(':')[0]}{n}", url, database) for n, (url, database) in enumerate(pairs)]
     for bed in beds:
         plant(bed, given.transactions, given.each, say)
-    loaded = load(write_config(beds, given.folder), environment={})
-    session = open_session(given.master, "3g")
+    loaded = load(write_config(beds, given.folder, {"driver_memory": '"3g"'}), environment={})
+    output = SparkOutput(is_shown=True)
+    engine = choice.open_engine(choice.chosen(given.engine), loaded, {}, output)
     store = Store(loaded.config.audit.store)
     with ExitStack() as stack:
         for bed in beds:
             stack.enter_context(live_writer(bed))
         began_s = time.monotonic()
-        manifest = Audit(SparkEngine(session), loaded, store, say=say).once()
+        manifest = Audit(engine, loaded, store, say=say).once()
         took_s = time.monotonic() - began_s
-    found = session.read.parquet(store.place(manifest["number"], FINDINGS)).select("tx", "verdict").collect()
-    outcome = compare(beds, [each.asDict() for each in found])
+    place = store.path(manifest["number"], FINDINGS)
+    outcome = compare(beds, parquet.read_table(place, columns=["tx", "verdict"]).to_pylist())
     print(  # noqa: T201 - the result
         json.dumps(
             {
@@ -60,6 +64,7 @@ def main() -> int:
                 "false_alarm_count": len(outcome.false_alarms),
                 "gaps": manifest["gaps"],
                 "exit_code": manifest["exit_code"],
+                "engine": engine.name,
                 "records": manifest["records"],
                 "audit_s": round(took_s, 1),
                 "report": store.path(manifest["number"], NAME),
