@@ -7,7 +7,7 @@ from txcore.audit.verdicts import DROPPED, FAR, SENT, Tally
 from txcore.digest import digest_of, joined, message_digest
 from txcore.history.journey import Journey
 from txcore.records import FINAL_KINDS, OpKind, ParkCode
-from txcore_conformance.invariants import OWN_HEADERS, Facts, Local, TargetFact, judge_payload
+from txcore_conformance.invariants import Facts, Local, TargetFact, judge_payload
 
 
 def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:
@@ -78,7 +78,7 @@ def _missent(facts: Facts) -> int:
 
 
 def _digest_of_target(target: TargetFact) -> bytes:
-    headers = {name: value for name, value in target.headers.items() if name not in OWN_HEADERS}
+    headers = {name: value for name, value in target.headers.items() if name not in wire.OWN_HEADERS}
     key = target.key if target.key is not None else target.headers.get(wire.HEADER_KEY)
     return message_digest(target.topic, key, target.body, headers)
 

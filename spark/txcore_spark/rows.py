@@ -96,7 +96,6 @@ Row: TypeAlias = tuple[Any, ...]
 NO_DIGEST: Final[Row] = (None, None, None)
 KEPT_OPS: Final = frozenset({OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, *MARK_KINDS})
 """Ops on which verdicts rest; a tick may be the proof of a copy. Checks and nudges say nothing about the end."""
-_OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +231,7 @@ class Rows:
             transaction_id, number = NO_ID, 0  # Not a txcore id: it has no half.
         place = self.place
         own_key = key if key is not None else headers.get(wire.HEADER_KEY)
-        theirs = {each: headers[each] for each in headers if each not in _OWN_HEADERS}
+        theirs = {each: headers[each] for each in headers if each not in wire.OWN_HEADERS}
         message = digest.message_digest(topic, own_key, body, theirs)
         self.found.append(
             (

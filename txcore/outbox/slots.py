@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from txcore.ids import TransactionId, known_id
 from txcore.message_table import SLOT_COUNT, Refused, TableRow
+from txcore.sqlfence import later
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
 from txcore.sqlfence.messages import ASLEEP, BELL, DROPPED
@@ -41,6 +42,9 @@ class TableStats:
     """Rows to be sent, rows parked, the age of the oldest one to be sent (0 for none), rows that were dropped.
 
     Attributes:
+        later: Delayed rows that wait until they are due; they are in none of the other counts.
+        cancelled: Delayed rows that were cancelled, until they are pruned.
+        next_due_s: Seconds until the next delayed row is due, below 0 where one is; None when none waits.
         reason: Why its target refused the oldest row that is still to be sent, else the oldest parked one; "" for none.
     """
 
@@ -49,6 +53,9 @@ class TableStats:
     oldest_age_s: float
     dropped: int = 0
     reason: str = ""
+    later: int = 0
+    cancelled: int = 0
+    next_due_s: float | None = None
 
 
 EMPTY: Final = TableStats(0, 0, 0.0)
@@ -181,7 +188,10 @@ class Slots:
         age_ms = max(int(found[0][2]), 0) if 0 in found else 0
         refused = [row[3] for parked, row in sorted(found.items()) if parked != DROPPED and row[3] is not None]
         reason = self._reason(border, int(refused[0])) if refused else ""
-        return TableStats(counts.get(0, 0), counts.get(1, 0), age_ms / 1000, counts.get(DROPPED, 0), reason)
+        found_later = later.stats(self.dialect, border, self._group["producer_group"])
+        return TableStats(
+            counts.get(0, 0), counts.get(1, 0), age_ms / 1000, counts.get(DROPPED, 0), reason, *found_later
+        )
 
     def _reason(self, border: Border, number: int) -> str:
         """Return the reason in the row of this number."""
