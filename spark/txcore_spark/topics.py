@@ -13,13 +13,13 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from txcore.audit.verdicts import DROPPED, PARKED, SENT
+from txcore.audit.verdicts import CANCELLED, DROPPED, PARKED, SENT
 from txcore.config.audit import ALL, AuditBackendSection
 from txcore_spark.plan import TARGET, Source
 from txcore_spark.rows import UNSEEN, Kind
 from txcore_spark.scope import Scope
 
-VIA_TABLE: Final = (3, SENT, DROPPED, PARKED)
+VIA_TABLE: Final = (3, SENT, DROPPED, PARKED, CANCELLED)
 """States of a fence row whose messages go by the message table."""
 
 

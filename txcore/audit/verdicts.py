@@ -20,6 +20,8 @@ DROPPED: Final = 6
 """The state read instead of a fence row's 3 when an operator has dropped all its rows in the message table."""
 PARKED: Final = 7
 """The state read instead of a fence row's 3 when the relay has parked a message of it."""
+CANCELLED: Final = 8
+"""The state read instead of a fence row's 3 when its delayed messages were cancelled, and the others sent."""
 OPS_PER_RECORD: Final = 4_096
 """Number of places for the ops of one merged record; further ops share the last one."""
 
@@ -160,7 +162,7 @@ def _is_rollback(t: Any) -> Any:
 
 
 def _is_via_table(t: Any) -> Any:
-    return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED) | (t.row == PARKED)
+    return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED) | (t.row == PARKED) | (t.row == CANCELLED)
 
 
 def _is_undone(t: Any) -> Any:
