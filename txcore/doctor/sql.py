@@ -19,7 +19,7 @@ from txcore.findings import Check, Finding, UntoldError, fail, ok, skewed, versi
 from txcore.ids import IdFactory, id_text
 from txcore.message_table import Mode, Refused, TableRow
 from txcore.outbox.slots import Slots
-from txcore.sqlfence import identity
+from txcore.sqlfence import identity, later
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.connections import border_of, family_of
 from txcore.sqlfence.dialects import Dialect
@@ -198,9 +198,11 @@ def rights(subject: DatabaseSubject) -> Finding:
 def message_table(subject: DatabaseSubject) -> Finding:
     """Try every statement of a producer and a relay on the message table, and roll back."""
     names, mode = subject.dialect.tables, subject.mode
-    missing = [name for name in (names.message, names.slot) if not _is_there(subject, name)]
+    missing = [name for name in (names.message, names.slot, names.later) if not _is_there(subject, name)]
     if missing and mode is Mode.HALF:
         return ok("there is none: mode half needs none (--mode selects another mode)")
+    if missing == [names.later]:
+        return fail(f"table {names.later} does not exist: messages cannot be delayed", subject.create_command)
     if missing:
         return fail(
             f"table {missing[0]} does not exist: mode {mode} has no place for messages while the broker is down",
@@ -208,17 +210,21 @@ def message_table(subject: DatabaseSubject) -> Finding:
         )
     dialect, mine = subject.dialect, IdFactory(subject.clock, system_randomness()).new()
     row, slots = TableRow(mine, 0, 0, b""), Slots(dialect, GROUP, GROUP)
+    rows = [row, TableRow(mine, 1, 0, b"", due_ms=1)]
     steps: Steps = (
         ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
-        ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, [row])),
+        ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, rows)),
         ("making a relay's slots", slots.create),
+        ("a relay's turning of a delayed message", lambda border: later.turn(dialect, border, GROUP, 1)),
+        ("a cancel", lambda border: later.cancel(dialect, border, mine, GROUP)),
         ("a relay's hold", lambda border: slots.lease(border, slots.hold(border, slots.busy(border)), 1)),
         ("a relay's reading", lambda border: slots.page(border, [row.slot], (), 1)),
         ("a relay's note", lambda border: slots.note(border, Refused(row, "", is_parked=False))),
         ("a relay's delete", lambda border: slots.delete(border, [row])),
     )
-    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.message}, {names.slot}; both TO {subject.user}"
-    success = f"{names.message} and {names.slot} are there, producer and relay may use them"
+    tables = f"{names.message}, {names.slot}, {names.later}"
+    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {subject.user}"
+    success = f"{tables} are there, producer and relay may use them"
     return _tried(subject, steps, grant, success)
 
 
