@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -428,6 +429,19 @@ def test_prune_counts_from_the_time_of_the_last_message(bench):
     answers = [bench.world.row(each) for each in (waiting, turned, cancelled)]
     assert answers == [FenceAnswer.VIA_TABLE, FenceAnswer.PRUNED, FenceAnswer.PRUNED]
     assert [bench.cancel(each) for each in (turned, cancelled)] == [NOT_FOUND, NOT_FOUND]
+
+
+def test_group_without_a_relay_is_seen(bench):
+    """Messages that wait while no relay has noted that it runs are unserved, until one does."""
+    bench.put(3600)
+    assert bench.relay().waiting().is_unserved
+    bench.relay().run_once()
+    stats = bench.relay().waiting()
+    assert (stats.is_unserved, stats.relay_seen_s < 60) == (False, True)
+    with bench.world.engine.begin() as connection:
+        connection.execute(text(f"UPDATE {bench.world.fence_table}_slot SET until_ms = until_ms - 61000"))
+    assert bench.relay().waiting().is_unserved
+    assert not replace(bench.relay().waiting(), later=0).is_unserved
 
 
 def test_stats_count_what_waits_and_what_was_cancelled(bench):

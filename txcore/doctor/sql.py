@@ -18,7 +18,7 @@ from txcore.errors import TxcoreError
 from txcore.findings import Check, Finding, UntoldError, fail, ok, skewed, version_of, warn
 from txcore.ids import IdFactory, id_text
 from txcore.message_table import Mode, Refused, TableRow
-from txcore.outbox.slots import Slots
+from txcore.outbox.slots import UNSEEN_S, Slots
 from txcore.sqlfence import identity, later
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.connections import border_of, family_of
@@ -225,7 +225,25 @@ def message_table(subject: DatabaseSubject) -> Finding:
     tables = f"{names.message}, {names.slot}, {names.later}"
     grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {subject.user}"
     success = f"{tables} are there, producer and relay may use them"
-    return _tried(subject, steps, grant, success)
+    return _unserved(subject) or _tried(subject, steps, grant, success)
+
+
+def _unserved(subject: DatabaseSubject) -> Finding | None:
+    """Return a finding where delayed messages wait and no relay of their group has been seen for a while."""
+    dialect = subject.dialect
+    try:
+        with subject.engine.connect() as connection:
+            border = own_border(connection, dialect)
+            waiting, seen = later.waiting_by_group(dialect, border), later.relay_seen_ms(dialect, border)
+    except Exception:  # noqa: BLE001 - the statements are tried after this
+        return None
+    for group, count in sorted(waiting.items()):
+        if seen.get(group, UNSEEN_S * 1000 + 1) > UNSEEN_S * 1000:
+            many = f"1 delayed message of group {group!r} waits"
+            many = many if count == 1 else f"{count} delayed messages of group {group!r} wait"
+            text = f"{many}, and no relay of it has been seen for {UNSEEN_S:g} s"
+            return warn(text, "run `txcore checker` with this database, or `txcore relay`: nothing is sent without one")
+    return None
 
 
 def _is_there(subject: DatabaseSubject, name: str) -> bool:

@@ -88,6 +88,9 @@ class OutboxTable:
         """Return that no row waits: such a table has no delays."""
         return Turned()
 
+    def beat(self) -> None:
+        """Do nothing: such a table has no place for it."""
+
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:  # noqa: ARG002
         """See `MessageTable.settle`."""
         held: _Held = taken.hold

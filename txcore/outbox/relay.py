@@ -162,7 +162,9 @@ class Relay(RunningInside):
         if self._thread is not None:
             raise TransactionStateError("this relay runs in a thread; stop it before run_once")
         total = BatchReport()
+        self._joined()
         self._look_again()
+        self.table.beat()
         while True:
             report = self._batch()
             total.taken += report.taken
@@ -235,6 +237,7 @@ class Relay(RunningInside):
         now_s = self._clock.elapsed_s()
         if now_s >= self._count_at_s:
             self._count_at_s = now_s + COUNT_EVERY_S
+            self.table.beat()
             self._stats = replace(self._stats, waiting=self.table.stats())
 
     def _batch(self) -> BatchReport:

@@ -134,6 +134,10 @@ class SqlMessageTable:
             return Turned(0, None if next_ms is None else next_ms / 1000)
         return Turned(self._transact(lambda border: later.turn(self._dialect, border, group, row_max)), 0.0)
 
+    def beat(self) -> None:
+        """Note that a relay of the group runs, for operators. Raises BackendUnavailableError."""
+        self._transact(self._slots.beat)
+
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:
         """See `MessageTable.settle`."""
         held: _Held | None = taken.hold

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from txcore.sqlfence.dialects import Dialect
     from txcore.sqlfence.schema import Tables
 
+BELL: Final = -1
+"""Number of the slot whose row shows whether a relay sleeps, and when one was last seen."""
 WAITS: Final = 0
 TURNED: Final = 1
 CANCELLED: Final = 2
@@ -200,3 +202,18 @@ def stats(dialect: Dialect, border: Border, group: str) -> tuple[int, int, float
     found = {int(row[0]): int(row[1]) for row in border.rows(sql, {"producer_group": group})}
     next_ms = next_due_in_ms(dialect, border, group)
     return found.get(WAITS, 0), found.get(CANCELLED, 0), None if next_ms is None else next_ms / 1000
+
+
+def relay_seen_ms(dialect: Dialect, border: Border) -> dict[str, int]:
+    """Return for each group the time since a relay has last noted that it runs, where one ever did."""
+    sql = (
+        f"SELECT producer_group, {NOW_MS[dialect.family]} - until_ms FROM {dialect.tables.slot} "  # noqa: S608
+        f"WHERE slot = {BELL} AND until_ms > 0"
+    )
+    return {str(row[0]): max(int(row[1]), 0) for row in border.rows(sql, {})}
+
+
+def waiting_by_group(dialect: Dialect, border: Border) -> dict[str, int]:
+    """Return how many rows wait, by group."""
+    sql = f"SELECT producer_group, count(*) FROM {dialect.tables.later} WHERE state = {WAITS} GROUP BY producer_group"  # noqa: S608
+    return {str(row[0]): int(row[1]) for row in border.rows(sql, {})}

@@ -16,6 +16,7 @@ from txcore.ids import id_text
 from txcore.sqlfence import later
 from txcore.sqlfence.border import POSTGRESQL, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
+from txcore.sqlfence.later import BELL
 from txcore.sqlfence.postgresql import PostgreSQL
 from txcore.sqlfence.schema import COMMITTED, VIA_TABLE, Tables
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 ROWS_MAX: Final = 100
 """Most rows in one insert."""
-BELL: Final = -1
-"""Number of the slot whose row shows whether a relay sleeps."""
 ASLEEP: Final = "asleep"
 DROPPED: Final = 2
 """Value of the column `parked` of a message that an operator has dropped; the row stays as a record."""

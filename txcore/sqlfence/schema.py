@@ -36,7 +36,8 @@
     created          database time
 
 `<table>_slot` has a row for each slot of each group that has ever had a relay, to be locked (on SQLite: leased, by
-`owner` up to `until_ms`) while its messages are sent; the `owner` of slot -1 shows whether a relay sleeps.
+`owner` up to `until_ms`) while its messages are sent; the `owner` of slot -1 shows whether a relay sleeps, and its
+`until_ms` when one was last seen.
 """
 
 from __future__ import annotations

@@ -143,7 +143,15 @@ def counts_text(found: TableStats) -> str:
     cancelled = f", {found.cancelled:,} cancelled" if found.cancelled else ""
     later = f"; {found.later:,} later{_next(found)}" if found.later else ""
     to_send = f"{formatting.many(found.waiting, 'message')} to be sent{age}"
-    return f"{to_send}; {found.parked:,} parked{dropped}{cancelled}{later}"
+    return f"{to_send}; {found.parked:,} parked{dropped}{cancelled}{later}{_unserved(found)}"
+
+
+def _unserved(found: TableStats) -> str:
+    """Return for how long no relay has been seen, where messages wait for one."""
+    if not found.is_unserved:
+        return ""
+    since = "ever" if found.relay_seen_s is None else f"for {formatting.age(found.relay_seen_s)}"
+    return f"; no relay was seen {since}: nothing is sent"
 
 
 def _next(found: TableStats) -> str:
