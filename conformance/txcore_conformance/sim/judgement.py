@@ -124,7 +124,7 @@ def judge_all(cast: Cast) -> int:
             cancelled=frozenset(truth.dues_ms) if identity in cast.database.cancelled else frozenset(),
         )
         if facts.cancelled and truth.has_been_late:
-            world.break_rule(f"S13 {id_text(identity)} was cancelled, although a cancel was told that it was too late")
+            world.break_rule(f"S13 {id_text(identity)} was cancelled, although a cancel was answered TOO_LATE")
         if facts.is_via_table and journey.halves and journey.final:
             world.note("half of a fallback closed")
         if any(op.forced == Forced.OVERRIDE for _, op in journey.ops):  # no operator of a seed overrides the fence
