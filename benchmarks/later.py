@@ -101,16 +101,16 @@ def cancels(bench: Bench, count: int) -> None:
         left_s = max(wait_s - (time.monotonic() - began_s), 0.0)
         identities.append(bench.put([left_s + rng.uniform(0.01, count / 150)]))
     rng.shuffle(identities)
-    told: dict[str, str] = {}
+    answered: dict[str, str] = {}
     with bench.relay():
         for identity in identities:
-            while str(identity) not in told:
+            while str(identity) not in answered:
                 with suppress(OperationalError), bench.engine.begin() as connection:
-                    told[str(identity)] = bench.producer.cancel(identity, connection).value
-        wanted = sum(state == "TOO_LATE" for state in told.values())
+                    answered[str(identity)] = bench.producer.cancel(identity, connection).value
+        wanted = sum(state == "TOO_LATE" for state in answered.values())
         wait_until(lambda: bench.came() >= wanted, "all that were too late", timeout_s=120)
     came = {str(each.headers[wire.HEADER_ID]).rpartition(":")[0] for each in bench.broker.topics.get(TOPIC, [])}
-    false = sum((state == "TOO_LATE") != (identity in came) for identity, state in told.items())
+    false = sum((state == "TOO_LATE") != (identity in came) for identity, state in answered.items())
     print(f"{count:,} cancels: {count - wanted:,} in time, {wanted:,} too late; {false} answers were false")
     _show("lateness", bench.lateness_ms())
 

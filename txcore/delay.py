@@ -49,7 +49,10 @@ def fault_of(deliver_at: Any, delay_s: Any, now_ms: int | None = None) -> tuple[
         if not isinstance(deliver_at, datetime):
             return "deliver_at", f"must be a datetime with a time zone, not {type(deliver_at).__name__}"
         if deliver_at.utcoffset() is None:
-            return "deliver_at", "has no time zone; write datetime(…, tzinfo=UTC), or datetime.now(UTC) + timedelta(…)"
+            return (
+                "deliver_at",
+                "has no time zone; write datetime(…, tzinfo=UTC), or add a timedelta to the time in UTC",
+            )
         if now_ms is not None and delay_of(deliver_at, None).at_ms > now_ms + DELAY_MAX_S * 1000:
             return "deliver_at", f"is {deliver_at.isoformat()}, more than 400 days from now"
         return None
