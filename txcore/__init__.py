@@ -48,6 +48,7 @@ from txcore.listener import (
     TransactionListener,
 )
 from txcore.message import CheckPolicy, LocalTransactionState, Message
+from txcore.message_table import CancelState
 from txcore.operator.lists import ParkedHalf, PendingHalf
 from txcore.operator.operator import Operator
 from txcore.producer.asynchronous import AsyncTransaction, AsyncTransactionProducer
@@ -76,6 +77,7 @@ __all__ = [
     "BackendTimeoutError",
     "BackendUnavailableError",
     "BusyError",
+    "CancelState",
     "Capabilities",
     "CheckPolicy",
     "CheckPostponedError",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from txcore.enums import direct
-from txcore.message_table import TableRow
+from txcore.message_table import CancelState, TableRow
 
 NO_DATABASE: Final = bytes(16)
 """Identity of a fence whose database has no identity; it matches every database."""
@@ -125,11 +125,28 @@ class Fence(FenceAtHand, Protocol):
     ) -> None:
         """Insert messages into the message table and set the row to state 3, in the row's own open transaction.
 
-        A *digest* is written into the row.
+        A *digest* is written into the row. Rows with a `due_ms` wait until then.
 
         Raises:
             FenceMisuseError: the row is not in this transaction; it was rolled back, as after each other error.
             NotSentError: the database failed.
+        """
+
+    def now_ms(self, connection: Any) -> int:
+        """Return the clock of the connection's database, in whole milliseconds since 1970, rounded down.
+
+        Raises:
+            NotSentError: the database failed; the transaction was rolled back.
+        """
+
+    def cancel(self, connection: Any, transaction_id: bytes, group: str) -> CancelState:
+        """Cancel the delayed messages of a transaction in the caller's open transaction; all of them or none.
+
+        The result holds if and only if that transaction commits. Until its end, no relay turns a row of them.
+
+        Raises:
+            FenceMisuseError: the connection commits each statement by itself, or is of another kind of database.
+            What else the database raises is raised as it is: the caller's transaction is the caller's.
         """
 
     def commit(self, connection: Any) -> None:
@@ -208,6 +225,12 @@ class AsyncFence(FenceAtHand, Protocol):
         self, connection: Any, transaction_id: bytes, group: str, rows: Sequence[TableRow], digest: bytes = b""
     ) -> None:
         """See `Fence.enqueue`."""
+
+    async def now_ms(self, connection: Any) -> int:
+        """See `Fence.now_ms`."""
+
+    async def cancel(self, connection: Any, transaction_id: bytes, group: str) -> CancelState:
+        """See `Fence.cancel`."""
 
     async def commit(self, connection: Any) -> None:
         """See `Fence.commit`."""

@@ -13,6 +13,8 @@ from txcore.clock import Clock, Randomness
 from txcore.errors import UsageError
 
 ID_BYTES: Final = 16
+TIME_BYTES: Final = 6
+"""Number of bytes at the beginning of an id that hold the time of its birth."""
 SHARE: Final = 4
 """Number of parts that the partitions are divided into; ids of one moment fall into one part."""
 STAY_MS: Final = 16
@@ -202,7 +204,7 @@ def parse_id(text: str) -> bytes:
 
 def born_ms(transaction_id: bytes) -> int:
     """Return the wall clock time, in milliseconds, at which the id was made."""
-    return int.from_bytes(transaction_id[:6], "big")
+    return int.from_bytes(transaction_id[:TIME_BYTES], "big")
 
 
 def first_id_at(wall_ms: int) -> TransactionId:

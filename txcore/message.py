@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from txcore import ranges, serializers
+from txcore import delay, ranges, serializers
 from txcore.enums import direct
 from txcore.errors import MessageRejectedError
 from txcore.records import CHECK_MAX_MAX, WAIT_S_MAX
@@ -74,6 +75,9 @@ class Message(msgspec.Struct, gc=False):
         headers: Carried unchanged; None counts as none. `txcore-*`, `Nats-*`, headers that ask for delay, and
             RocketMQ's `CHECK_IMMUNITY_TIME_IN_SECONDS` are refused by name.
         check_policy: Overrides the group's policy for the transaction; the longest immunity of its messages applies.
+        deliver_at: Time, with a time zone, before which the message is not sent; at most 400 days from now. A time that
+            has passed is due at once.
+        delay_s: Instead of `deliver_at`: seconds from now, up to 400 days. Either needs a producer with a fence.
 
     Raises:
         MessageRejectedError: body or key is a text, or the body of another type. The other rules above are looked at
@@ -85,10 +89,17 @@ class Message(msgspec.Struct, gc=False):
     key: bytes | None = None
     headers: Mapping[str, HeaderValue] | None = msgspec.field(default_factory=dict)
     check_policy: CheckPolicy | None = None
+    deliver_at: datetime | None = None
+    delay_s: float | None = None
 
     def __post_init__(self) -> None:
         if type(self.body) is not bytes or type(self.key) is str:  # type: ignore[comparison-overlap] # a common mistake
             _require_types(self)
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether the message waits until it is due."""
+        return self.deliver_at is not None or self.delay_s is not None
 
     @classmethod
     def of(
@@ -100,11 +111,13 @@ class Message(msgspec.Struct, gc=False):
         key: bytes | str | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
         check_policy: CheckPolicy | None = None,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
     ) -> Message:
         """Return a message whose body *serializer* makes of *obj*, now and once.
 
         Args:
-            topic, check_policy: As of any message.
+            topic, check_policy, deliver_at, delay_s: As of any message.
             obj: The object, in a form that the serializer takes.
             serializer: A callable `(topic, obj) -> (body, headers)`; `txcore.integrations` has some.
             key: Bytes, or a text that becomes UTF-8.
@@ -121,7 +134,7 @@ class Message(msgspec.Struct, gc=False):
         taken = {name.lower() for name in own if isinstance(name, str)}
         merged = {name: value for name, value in made.items() if name.lower() not in taken}
         key = key.encode() if isinstance(key, str) else key
-        message = cls(topic, body, key, {**merged, **own}, check_policy)
+        message = cls(topic, body, key, {**merged, **own}, check_policy, deliver_at, delay_s)
         validate_message(message)
         return message
 
@@ -134,6 +147,8 @@ class Message(msgspec.Struct, gc=False):
         key: bytes | str | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
         check_policy: CheckPolicy | None = None,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
     ) -> Message:
         """Return a message whose body is *obj* as JSON, with `content-type: application/json` unless you give one.
 
@@ -145,7 +160,16 @@ class Message(msgspec.Struct, gc=False):
             MessageRejectedError: a value cannot be encoded (the text names its field and type), or a field is invalid;
                 nothing was sent.
         """
-        return cls.of(topic, obj, serializer=serializers.to_json, key=key, headers=headers, check_policy=check_policy)
+        return cls.of(
+            topic,
+            obj,
+            serializer=serializers.to_json,
+            key=key,
+            headers=headers,
+            check_policy=check_policy,
+            deliver_at=deliver_at,
+            delay_s=delay_s,
+        )
 
 
 def validate_message(message: Message) -> None:
@@ -153,7 +177,8 @@ def validate_message(message: Message) -> None:
 
     Raises:
         MessageRejectedError: no Message, wrong types, empty topic, a reserved header, or a header that asks for delay;
-            `reason` is the field: `topic`, `body`, `key`, `headers`, `headers["name"]` or `check_policy`.
+            `reason` is the field: `topic`, `body`, `key`, `headers`, `headers["name"]`, `check_policy`, `deliver_at`
+            or `delay_s`.
     """
     try:
         topic = message.topic
@@ -167,6 +192,33 @@ def validate_message(message: Message) -> None:
         _validate_headers(topic, message.headers)
     if message.check_policy is not None and not isinstance(message.check_policy, CheckPolicy):
         raise _of_wrong_type(topic, "check_policy", "a txcore.CheckPolicy or None", message.check_policy)
+    if message.deliver_at is not None or message.delay_s is not None:
+        require_valid_delay(message)
+
+
+def require_valid_delay(message: Message, now_ms: int | None = None) -> None:
+    """Refuse a delay that is malformed or too long; *now_ms* as of `delay.fault_of`.
+
+    Raises:
+        MessageRejectedError: there is one; `reason` is the field.
+    """
+    fault = delay.fault_of(message.deliver_at, message.delay_s, now_ms)
+    if fault is not None:
+        field, why = fault
+        text = f"Message.{field} {why} (for {message.topic!r}; nothing was sent)"
+        raise MessageRejectedError(text, topic=message.topic, reason=field)
+
+
+def refuse_delay(message: Message, why: str) -> None:
+    """Refuse a delay where nothing can hold the message until it is due.
+
+    Raises:
+        MessageRejectedError: the message has one; `reason` is the field.
+    """
+    if message.is_delayed:
+        field = "deliver_at" if message.deliver_at is not None else "delay_s"
+        text = f"Message.{field} for {message.topic!r} {why}; nothing was sent"
+        raise MessageRejectedError(text, topic=message.topic, reason=field)
 
 
 def _require_types(message: Message) -> None:
@@ -210,7 +262,7 @@ def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
         if lowered.startswith(RESERVED_PREFIXES):
             raise _refused_header(topic, name, "is reserved; rename it")
         if lowered in DELAY_HEADERS:
-            why = "asks for delayed delivery, which a transactional message cannot have; schedule it at the consumer"
+            why = "asks the broker for a delay, which it would ignore; give the message deliver_at=… or delay_s=…"
             raise _refused_header(topic, name, why)
         if lowered == IMMUNITY_HEADER:
             raise _refused_header(topic, name, "has no effect here; give check_policy=CheckPolicy(immunity_s=…)")

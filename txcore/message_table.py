@@ -24,6 +24,15 @@ SLOT_COUNT: Final = 64
 
 
 @direct
+class CancelState(enum.Enum):
+    """The outcome of a cancel, if the database transaction in which it was called commits."""
+
+    CANCELLED = "CANCELLED"  #: the delayed messages of the transaction are never sent; also when repeated
+    TOO_LATE = "TOO_LATE"  #: one of its messages was due, or none was delayed: nothing is cancelled
+    NOT_FOUND = "NOT_FOUND"  #: not committed, pruned, or of another group or database
+
+
+@direct
 class Mode(enum.StrEnum):
     """How a producer's messages travel to the broker."""
 
@@ -41,6 +50,7 @@ class TableRow(msgspec.Struct, frozen=True):
         body: The encoded message, see `wire.encode_message`.
         tries: How often its target has refused it.
         number: Its position in the order of insertion; 0 before the insertion.
+        due_ms: When it may be sent, in milliseconds since 1970 by the database's clock; 0 at once.
     """
 
     transaction_id: bytes
@@ -49,6 +59,7 @@ class TableRow(msgspec.Struct, frozen=True):
     body: bytes
     tries: int = 0
     number: int = 0
+    due_ms: int = 0
 
     @property
     def slot(self) -> int:
@@ -78,6 +89,19 @@ class Taken:
     hold: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Result of one look at the delayed rows.
+
+    Attributes:
+        count: Rows that became ordinary ones, because they were due.
+        next_s: Seconds until the next row is due, 0 where one is; None when no row waits.
+    """
+
+    count: int = 0
+    next_s: float | None = None
+
+
 class MessageTable(Protocol):
     """The interface of the table for a relay. One thread at a time for each relay; any number of relays."""
 
@@ -93,6 +117,15 @@ class MessageTable(Protocol):
 
         Raises:
             BackendUnavailableError: the database failed; nothing is held.
+        """
+
+    def turn_due(self, group: str, row_max: int) -> Turned:
+        """Turn up to *row_max* rows that are due into ordinary ones, in a short durable transaction of its own.
+
+        Rows that another transaction holds are passed over: another relay turns them, or a cancel is under way.
+
+        Raises:
+            BackendUnavailableError: the database failed; rows that were not turned wait.
         """
 
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:

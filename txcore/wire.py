@@ -27,6 +27,10 @@ HEADER_ID: Final = "txcore-id"
 HEADER_GROUP: Final = "txcore-group"
 HEADER_BY: Final = "txcore-by"
 HEADER_KEY: Final = "txcore-key"
+HEADER_DUE: Final = "txcore-due"
+"""Header of a message that was delayed: when it was due, in milliseconds since 1970 by its database's clock."""
+OWN_HEADERS: Final = frozenset({HEADER_ID, HEADER_GROUP, HEADER_BY, HEADER_KEY, HEADER_DUE})
+"""Headers of a target that are txcore's, not the message's."""
 
 
 class _OpRecord(msgspec.Struct, array_like=True, tag="txo"):

@@ -1,9 +1,9 @@
 """The invariants, by id, with their predicates: one list for the simulator, the conformance oracle and the demo.
 
 A `Facts` holds what is known about one transaction: its journey through the logs, its targets, what the database
-says, and how many causes for a duplicate the history holds. `judge` returns every violation of S1 to S10 and S12
-and, at rest, L1. S11 concerns a checkpoint and the logs: see `checkpoint_bounds`. L2, L3 and L4 are properties of whole
-runs; tests and the simulator check them where they arise and report them under these ids.
+says, and how many causes for a duplicate the history holds. `judge` returns every violation of S1 to S10, S12 and
+S13 and, at rest, L1. S11 concerns a checkpoint and the logs: see `checkpoint_bounds`. L2, L3 and L4 are properties of
+whole runs; tests and the simulator check them where they arise and report them under these ids.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Invariant(enum.Enum):
     S10 = "a discard is visible and never followed by a target unless resumed or forced"
     S11 = "a checkpoint never passes an undecided half, nor an op of a half at or after it"
     S12 = "the promised order is kept"
+    S13 = "a delayed message is never early, and never sent once its cancel has committed"
     L1 = "after faults end every half is decided or parked in bounded time"
     L2 = "a stuck transaction blocks no other"
     L3 = "two checkers at once change nothing but duplicates"
@@ -57,10 +58,6 @@ class Local(enum.Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNKNOWN = "unknown"
-
-
-OWN_HEADERS: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
-"""Headers of a target that are txcore's, not the message's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +99,8 @@ class Facts:
         in_table: Messages that are still in the message table, parked ones included.
         dropped: Messages that the relay must no longer send, by an operator's decision.
         digest: The digest in its committed fence row; empty without one.
+        dues_ms: When its delayed messages are due, by the clock that also gives the targets' times.
+        cancelled: Delayed messages whose cancel has committed.
     """
 
     journey: Journey
@@ -118,6 +117,8 @@ class Facts:
     in_table: frozenset[int] = frozenset()
     dropped: frozenset[int] = frozenset()
     digest: bytes = b""
+    dues_ms: Mapping[int, int] = field(default_factory=dict)
+    cancelled: frozenset[int] = frozenset()
 
     @property
     def declared(self) -> Sequence[TargetMessage]:
@@ -164,6 +165,7 @@ def judge(facts: Facts, promises: Promises, *, at_rest: bool) -> list[Violation]
     _judge_targets(facts, promises, broken)
     _judge_checks(facts, broken)
     _judge_digest(facts, broken)
+    _judge_delays(facts, broken)
     if at_rest:
         _judge_rest(facts, broken)
     return found
@@ -236,9 +238,19 @@ def _judge_digest(facts: Facts, broken: _Broken) -> None:
         broken(Invariant.S7, "the digest in the fence row is of other messages")
 
 
+def _judge_delays(facts: Facts, broken: _Broken) -> None:
+    for target in facts.targets:
+        early_ms = facts.dues_ms.get(target.index, 0) - (target.appended_ms or 0)
+        if target.appended_ms is not None and early_ms > 0:
+            broken(Invariant.S13, f"target {target.index} came {early_ms} ms too early")
+    sent = sorted(facts.cancelled & {target.index for target in facts.targets})
+    if sent:
+        broken(Invariant.S13, f"targets {sent} exist, although they were cancelled")
+
+
 def judge_payload(target: TargetFact, message: object, broken: _Broken) -> None:
     """Report a target that is not the half's message (S7)."""
-    headers = {name: value for name, value in target.headers.items() if name not in OWN_HEADERS}
+    headers = {name: value for name, value in target.headers.items() if name not in wire.OWN_HEADERS}
     expected = (getattr(message, "topic", None), getattr(message, "key", None), getattr(message, "body", None))
     key = target.key if target.key is not None else target.headers.get(wire.HEADER_KEY)
     if (target.topic, key, target.body) != expected or _plain(headers) != _plain(getattr(message, "headers", {})):
@@ -294,7 +306,7 @@ def _judge_rest(facts: Facts, broken: _Broken) -> None:
     is_undecided = half is not None and not journey.final and not journey.is_parked
     if facts.targets and is_undecided and not facts.is_via_table:
         broken(Invariant.S2, "targets without a decision")
-    present = {target.index for target in facts.targets} | facts.dropped
+    present = {target.index for target in facts.targets} | facts.dropped | facts.cancelled
     missing = [index for index in range(len(facts.declared)) if index not in present]
     if journey.final == OpKind.COMMIT and missing:
         broken(Invariant.S3, f"decided COMMIT, but targets {missing} do not exist")

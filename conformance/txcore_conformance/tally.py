@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from txcore import wire
-from txcore.audit.verdicts import DROPPED, FAR, SENT, Tally
+from txcore.audit.verdicts import CANCELLED, DROPPED, FAR, SENT, Tally
 from txcore.digest import digest_of, joined, message_digest
 from txcore.history.journey import Journey
 from txcore.records import FINAL_KINDS, OpKind, ParkCode
-from txcore_conformance.invariants import OWN_HEADERS, Facts, Local, TargetFact, judge_payload
+from txcore_conformance.invariants import Facts, Local, TargetFact, judge_payload
 
 
 def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:
@@ -28,7 +28,7 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         + (each.check_max or check_max) * (each.interval_ms or interval_ms)
         for each, appended_ms in copies
     ]
-    committed = 1 if not facts.is_via_table else 3 if facts.in_table else DROPPED if facts.dropped else SENT
+    committed = _table_state(facts) if facts.is_via_table else 1
     rows = {Local.COMMITTED: committed, Local.ROLLED_BACK: 2, Local.UNKNOWN: 0}
     return Tally(
         halves=len(journey.halves),
@@ -68,9 +68,16 @@ def _time_ms(journey: Journey, number: int) -> int:
     return journey.ops[number][1].at_ms if appended_ms is None else appended_ms
 
 
+def _table_state(facts: Facts) -> int:
+    """Return the state that the audit reads for a row of state 3."""
+    if facts.in_table:
+        return 3
+    return DROPPED if facts.dropped else CANCELLED if facts.cancelled else SENT
+
+
 def _missent(facts: Facts) -> int:
     """Return whether the targets that only the fence row vouches for are not its transaction's messages."""
-    is_vouched = facts.is_via_table and not facts.in_table and not facts.dropped and not facts.journey.halves
+    is_vouched = facts.is_via_table and _table_state(facts) == SENT and not facts.journey.halves
     if not (is_vouched and facts.digest and facts.targets):
         return 0
     found = sorted({(target.index, _digest_of_target(target)) for target in facts.targets})
@@ -78,7 +85,7 @@ def _missent(facts: Facts) -> int:
 
 
 def _digest_of_target(target: TargetFact) -> bytes:
-    headers = {name: value for name, value in target.headers.items() if name not in OWN_HEADERS}
+    headers = {name: value for name, value in target.headers.items() if name not in wire.OWN_HEADERS}
     key = target.key if target.key is not None else target.headers.get(wire.HEADER_KEY)
     return message_digest(target.topic, key, target.body, headers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from txcore.audit.verdicts import DROPPED, FAR, PARKED, PREDICATES, SENT, SEVERITIES, Severity, Thresholds, Verdict
+from txcore.audit.verdicts import FAR, PREDICATES, SEVERITIES, VIA_TABLE, Severity, Thresholds, Verdict
 from txcore.records import OpKind
 from txcore_spark import expressions as F
 from txcore_spark.expressions import Column
@@ -132,7 +132,7 @@ def countable(tallies: Frame) -> Frame:
         "rollbacks": F.col("first_rollback") < F.col("first_commit"),
         "pending": is_pending,
         "halves": has_half,
-        "by_table": ~has_half & F.col("row").isin(3, SENT, DROPPED, PARKED),
+        "by_table": ~has_half & F.col("row").isin(VIA_TABLE),
     }
     elsewhere = tallies.with_column("elsewhere", F.col("all_targets") - F.col("targets"))
     return elsewhere.select(*(flags[name].cast("int").alias(name) if name in flags else name for name in COUNTED))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from txcore.audit.verdicts import VIA_TABLE
 from txcore.errors import TxcoreError
 from txcore.ids import born_ms
 from txcore.records import OpKind
@@ -18,7 +19,6 @@ from txcore_spark.limits import time_text
 from txcore_spark.readers.fence import pruned_below
 from txcore_spark.rows import Kind
 from txcore_spark.scope import Scope
-from txcore_spark.topics import VIA_TABLE
 
 
 def read(scope: Scope, covered: Coverage, rows: Frame, before: Mapping[str, Any] | None, now_ms: int) -> None:
@@ -62,7 +62,7 @@ def _doubt(
 def _closed_below(rows: Frame, number: int, horizon: bytes, ended_ms: int) -> int:
     """Return how many rows that were read below the horizon a prune at that time would have deleted."""
     # A prune leaves the rows of messages that wait in the message table.
-    is_row = (F.col("kind") == int(Kind.ROW)) & (F.col("source") == number) & ~F.col("code").isin(*VIA_TABLE)
+    is_row = (F.col("kind") == int(Kind.ROW)) & (F.col("source") == number) & ~F.col("code").isin(VIA_TABLE)
     is_final = (F.col("kind") == int(Kind.OP)) & F.col("code").isin(int(OpKind.COMMIT), int(OpKind.ROLLBACK))
     ended = rows.where(is_final & (F.col("ts_ms") < ended_ms)).select("tx")
     below = rows.where(is_row & (F.col("tx") < F.lit(bytes(horizon)))).select("tx").distinct()

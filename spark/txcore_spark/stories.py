@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from txcore.audit.verdicts import DROPPED, FAR, PARKED, SENT, Verdict
+from txcore.audit.verdicts import CANCELLED, DROPPED, FAR, PARKED, SENT, Verdict
 from txcore.ids import id_text
 from txcore_spark.advice import advice_of, command_of
 from txcore_spark.limits import exact_time_text
@@ -26,6 +26,7 @@ ROW_STATES: Final[Mapping[int, str]] = {
     SENT: "committed, sent by the message table",
     DROPPED: "committed, dropped from the message table",
     PARKED: "committed, parked by the relay",
+    CANCELLED: "committed, its delayed messages cancelled",
 }
 """The state of a fence row in words."""
 _HEADS: Final = ("verdict", "transaction", "group", "time (UTC)", "fence row", "positions", "what to do")

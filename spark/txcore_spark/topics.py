@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
 
-from txcore.audit.verdicts import DROPPED, PARKED, SENT
+from txcore.audit.verdicts import VIA_TABLE
 from txcore.config.audit import ALL, AuditBackendSection
 from txcore_spark import expressions as F
 from txcore_spark.frames import Frame
 from txcore_spark.plan import TARGET, Source
 from txcore_spark.rows import UNSEEN, Kind
 from txcore_spark.scope import Scope
-
-VIA_TABLE: Final = (3, SENT, DROPPED, PARKED)
-"""States of a fence row whose messages go by the message table."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from txcore_spark.plan import FENCE, Range, Source
 from txcore_spark.rows import Place
 
 import txcore
-from txcore.audit.verdicts import DROPPED, PARKED, SENT, Tally, Thresholds, Verdict, verdicts_of
+from txcore.audit.verdicts import CANCELLED, DROPPED, PARKED, SENT, Tally, Thresholds, Verdict, verdicts_of
 from txcore.memory import MemoryBackend, MemoryBroker
 
 
@@ -21,7 +21,7 @@ def engine(tmp_path):
 
 
 def test_row_state_follows_the_message_table(engine):
-    """The state distinguishes messages that wait, were sent, are parked, or were dropped by an operator."""
+    """The state distinguishes messages that wait, were sent, are parked, cancelled, or dropped by an operator."""
     fence, broker = txcore.SqlFence(engine), MemoryBroker()
     fence.create()
     producer = txcore.TransactionProducer(MemoryBackend(broker), "orders", fence=fence, mode="table")
@@ -38,12 +38,21 @@ def test_row_state_follows_the_message_table(engine):
     relay.run_once()
     assert relay.drop(dropped, "a test order", "ann") == 1
     waiting = put("taking")
+    with producer.transaction(engine) as later:
+        later.publish(txcore.Message("taking", b"body", delay_s=3600))
+    with producer.transaction(engine) as cancelled:
+        cancelled.publish(txcore.Message("taking", b"body", delay_s=3600))
+    with engine.begin() as connection:
+        assert producer.cancel(cancelled.transaction_id, connection) is txcore.CancelState.CANCELLED
     with engine.connect() as connection:
         state = reader._state(connection, "txcore_tx")
         source = Source(0, "main", FENCE, "txcore_tx")
         wanted = Range(source, Place(0, 0, 0), 0, 1, groups={"orders": 0})
         rows = {row[0]: row[1] for row in reader._page(connection, wanted, f"{state}, NULL", bytes(16))}
-    assert rows == {sent: SENT, parked: PARKED, dropped: DROPPED, waiting: 3}
+    assert rows == {sent: SENT, parked: PARKED, dropped: DROPPED, waiting: 3} | {
+        later.transaction_id: 3,
+        cancelled.transaction_id: CANCELLED,
+    }
 
 
 @pytest.mark.parametrize("halves", [0, 1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 from txcore_conformance import invariants
@@ -80,6 +82,7 @@ BY_TABLE = {
     "is_via_table": True,
     "messages": MESSAGES,
 }
+DELAYED = BY_TABLE | {"targets": [dataclasses.replace(each, appended_ms=2_000) for each in BY_TABLE["targets"]]}
 ATOMIC = Promises(atomic_release=True, resolution_is_unique=True)
 
 
@@ -124,6 +127,10 @@ FAULTLESS = {
     "a message that was dropped from the table": Facts(
         journey(COMMIT), **BY_TABLE | {"targets": BY_TABLE["targets"][:1], "dropped": frozenset({1})}
     ),
+    "a delayed message that came in time": Facts(journey(halves=0), **DELAYED | {"dues_ms": {1: 2_000}}),
+    "a cancelled message that was not sent": Facts(
+        journey(halves=0), **DELAYED | {"targets": DELAYED["targets"][:1], "cancelled": frozenset({1})}
+    ),
     "both ends asked for by the application": Facts(
         journey(COMMIT, ROLLBACK), BOTH, Local.COMMITTED, has_contrary_caller=True
     ),
@@ -136,7 +143,7 @@ def test_an_allowed_history_breaks_nothing(what):
     assert [] == broken(FAULTLESS[what], Promises())
 
 
-S1, S2, S3, S4, S5, S6, S7, S8, S9, S10, S12 = (f"S{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12))
+S1, S2, S3, S4, S5, S6, S7, S8, S9, S10, S12, S13 = (f"S{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13))
 BREACHES = {
     "two ends": (Facts(journey(COMMIT, ROLLBACK), **COMMITTED), Promises(), [S1]),
     "one end twice on a store that keeps it unique": (Facts(journey(COMMIT, COMMIT), **COMMITTED), ATOMIC, [S1]),
@@ -226,6 +233,21 @@ BREACHES = {
         Facts(journey(halves=0), **BY_TABLE | {"targets": [target(0, body=b"x"), BY_TABLE["targets"][1]]}),
         ATOMIC,
         [S7],
+    ),
+    "a delayed message that came too early": (
+        Facts(journey(halves=0), **DELAYED | {"dues_ms": {1: 2_001}}),
+        ATOMIC,
+        [S13],
+    ),
+    "a cancelled message that was sent": (
+        Facts(journey(halves=0), **DELAYED | {"cancelled": frozenset({1})}),
+        ATOMIC,
+        [S13],
+    ),
+    "a delayed message that was neither sent nor cancelled": (
+        Facts(journey(halves=0), **DELAYED | {"targets": DELAYED["targets"][:1], "dues_ms": {1: 2_000}}),
+        ATOMIC,
+        [S8],
     ),
     "undecided at rest": (Facts(journey()), ATOMIC, ["L1"]),
 }
@@ -342,6 +364,6 @@ class TestCopy:
 
 
 def test_the_list_is_complete():
-    """The invariants are S1 to S12 and L1 to L4, as documents, simulator and oracle name them."""
-    assert [f"S{n}" for n in range(1, 13)] + [f"L{n}" for n in range(1, 5)] == [each.name for each in Invariant]
+    """The invariants are S1 to S13 and L1 to L4, as documents, simulator and oracle name them."""
+    assert [f"S{n}" for n in range(1, 14)] + [f"L{n}" for n in range(1, 5)] == [each.name for each in Invariant]
     assert all(each.value[0].islower() for each in invariants.Invariant)

@@ -201,6 +201,13 @@ def execute() -> Callable[[str, str], None]:
     return run
 
 
+DELAYED = (
+    "INSERT INTO txcore_tx_later (transaction_id, message_index, producer_group, lane, slot, due) "
+    "SELECT pruned_below, 0, 'shop', 0, 0, 1 FROM txcore_tx_meta"
+)
+"""A statement that makes a delayed message, with the lowest id."""
+
+
 @pytest.fixture
 def expect_message_table(
     database_line: Callable[..., Look], execute: Callable[[str, str], None]
@@ -210,8 +217,13 @@ def expect_message_table(
     def expect(url: str) -> None:
         line, half = database_line(url, mode=Mode.AUTO), database_line(url)
         line("OK", "txcore_tx_msg")
+        execute(url, DELAYED)
+        line("WARN", "1 delayed message of group 'shop' waits", "no relay", "txcore relay")
+        execute(url, "DELETE FROM txcore_tx_later")
         execute(url, "ALTER TABLE txcore_tx_msg DROP COLUMN reason")
         line("FAIL", "is refused: a table of the fence lacks columns", "txcore fence create")
+        execute(url, "DROP TABLE txcore_tx_later")
+        line("FAIL", "txcore_tx_later does not exist", "txcore fence create")
         execute(url, "DROP TABLE txcore_tx_msg")
         line("FAIL", "txcore_tx_msg does not exist", "mode auto", "txcore fence create")
         half("OK", "mode half needs none")

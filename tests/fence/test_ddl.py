@@ -21,7 +21,7 @@ from txcore.sqlfence import SqlFence
 def catalogue(engine, table, made_as):
     """Return what the database knows of the tables of *table*, with *made_as* in place of its name."""
     seen, found = inspect(engine), {}
-    for suffix in ("", "_meta", "_msg", "_slot"):
+    for suffix in ("", "_meta", "_msg", "_slot", "_later"):
         if not seen.has_table(name := table + suffix):
             continue
         columns = [{**each, "type": repr(each["type"])} for each in seen.get_columns(name)]

@@ -386,7 +386,7 @@ def test_copy_in_another_database_is_another_one_until_it_is_adopted(postgresql,
 def test_one_pool_in_front_of_a_schema_and_its_clone_names_the_right_one(postgresql, shop, eventually, mode):
     """A schema and its clone, with the same meta row on the same connection, are distinguished by their table (s2)."""
     names = ("tenant_a", "tenant_b")
-    tables = [f"{postgresql.fence_table}{suffix}" for suffix in ("", "_meta", "_msg", "_slot")]
+    tables = [f"{postgresql.fence_table}{suffix}" for suffix in ("", "_meta", "_msg", "_slot", "_later")]
     with postgresql.engine.begin() as connection:
         for name in names:
             connection.execute(text(f"CREATE SCHEMA {name}"))

@@ -7,7 +7,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from txcore.clock import SystemClock
-from txcore.errors import ConfigError, InboxHorizonError
+from txcore.errors import ConfigError, InboxHorizonError, UsageError
 from txcore.ids import IdFactory, id_text
 from txcore.inbox import Inbox
 
@@ -169,3 +169,25 @@ def test_invalid_time_is_refused(inbox):
     """A prune with `keep_s=0` is refused, because it would forget messages in progress."""
     with pytest.raises(ConfigError, match="keep_s=0"):
         inbox.prune(0)
+
+
+def test_delayed_message_counts_from_the_time_at_which_it_was_due(world, inbox, calendar, message):
+    """A message that waited for a year is new, is remembered like one of its due day, and is repeated once only."""
+    due_ms = calendar.wall_ms() + 365 * DAY_S * 1000
+    delayed = message() | {"txcore-due": str(due_ms).encode()}
+    calendar.days = 366
+    inbox.prune(keep_s=7 * DAY_S)
+    assert [receive(world, inbox, delayed) for _ in range(2)] == [True, False]
+    inbox.prune(keep_s=7 * DAY_S)
+    assert (receive(world, inbox, delayed), remembered(world, inbox)) == (False, 1)
+    calendar.days = 400
+    inbox.prune(keep_s=7 * DAY_S)
+    with pytest.raises(InboxHorizonError):
+        receive(world, inbox, delayed)
+
+
+def test_due_header_that_is_no_time_is_refused(world, inbox, message):
+    """A damaged header is refused by name, before anything is recorded."""
+    with pytest.raises(UsageError, match="txcore-due"):
+        receive(world, inbox, message() | {"txcore-due": "tomorrow"})
+    assert remembered(world, inbox) == 0

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from txcore import wire
 from txcore.digest import message_digest
-
-_ADDED: Final = frozenset({wire.HEADER_ID, wire.HEADER_GROUP, wire.HEADER_BY, wire.HEADER_KEY})
 
 
 def target_digest(topic: str, key: str | bytes | None, body: bytes, headers: Mapping[str, str | bytes]) -> bytes:
@@ -21,4 +18,6 @@ def target_digest(topic: str, key: str | bytes | None, body: bytes, headers: Map
         headers: All its headers.
     """
     own_key = key if key is not None else headers.get(wire.HEADER_KEY)
-    return message_digest(topic, own_key, body, {each: headers[each] for each in headers if each not in _ADDED})
+    return message_digest(
+        topic, own_key, body, {each: headers[each] for each in headers if each not in wire.OWN_HEADERS}
+    )

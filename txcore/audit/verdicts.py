@@ -20,6 +20,10 @@ DROPPED: Final = 6
 """The state read instead of a fence row's 3 when an operator has dropped all its rows in the message table."""
 PARKED: Final = 7
 """The state read instead of a fence row's 3 when the relay has parked a message of it."""
+CANCELLED: Final = 8
+"""The state read instead of a fence row's 3 when its delayed messages were cancelled, and the others sent."""
+VIA_TABLE: Final = (3, SENT, DROPPED, PARKED, CANCELLED)
+"""The states of a fence row whose messages go by the message table."""
 OPS_PER_RECORD: Final = 4_096
 """Number of places for the ops of one merged record; further ops share the last one."""
 
@@ -109,7 +113,7 @@ class Tally:
         overrides: Decisions that an operator made against the fence.
         forces: Requests of operators for a decision, and the checkers' replies.
         parked, poison: Parked records, and those among them that hold no half: POISON and LOST.
-        row: The fence row's state, 0 without a row; 1, 3, `SENT`, `DROPPED` and `PARKED` say committed, 4 forced, 2
+        row: The fence row's state, 0 without a row; 1 and those of `VIA_TABLE` say committed, 4 forced, 2
             rolled back, but only where the half is `fenced`: else it is the tombstone after which a listener was asked.
         row_early: Whether the row was seen as committed, or sent, before the ends of the logs were taken.
         absence: Whether every log of the group was read for the time of this transaction.
@@ -160,7 +164,7 @@ def _is_rollback(t: Any) -> Any:
 
 
 def _is_via_table(t: Any) -> Any:
-    return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED) | (t.row == PARKED)
+    return (t.row == 3) | (t.row == SENT) | (t.row == DROPPED) | (t.row == PARKED) | (t.row == CANCELLED)
 
 
 def _is_undone(t: Any) -> Any:

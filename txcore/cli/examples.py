@@ -38,6 +38,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "commit": ('txcore commit 5aa3d8ed --why "confirmed by phone"',),
     "rollback": ('txcore rollback 5aa3d8ed --why "test data"',),
+    "cancel": ('txcore cancel 01a20f07-9681-7fbd-82f9-98a65aa3d8ed --why "paid by phone"',),
     "top": ("txcore top", "txcore top --once --json"),
     "relay": ("txcore relay", "txcore relay --once", "txcore relay --layout debezium --table outbox"),
     "topics": (f"txcore topics create --broker {KAFKA} --target orders.created",),

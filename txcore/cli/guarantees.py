@@ -33,6 +33,10 @@ final too early, which only its end shows; so run no DDL there.
 With a fence, the database also holds a digest of the messages that it committed. `txcore audit` finds a half or a
 target with other content; nothing else looks at it.
 
+A delayed message needs a fence on every broker: it waits in the database, is never early by the database's clock, and
+is sent at least once after that, as any message of the message table. A cancel holds if and only if its database
+transaction commits; until then no relay sends the message ([later](later.md)).
+
 The listener style writes its half before the listener runs, so a half without a fence row is left to
 `check_local_transaction`, after a tombstone. A listener that forgets `fence(connection)` therefore loses nothing, if
 its check answers rightly. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.

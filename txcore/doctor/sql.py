@@ -18,8 +18,8 @@ from txcore.errors import TxcoreError
 from txcore.findings import Check, Finding, UntoldError, fail, ok, skewed, version_of, warn
 from txcore.ids import IdFactory, id_text
 from txcore.message_table import Mode, Refused, TableRow
-from txcore.outbox.slots import Slots
-from txcore.sqlfence import identity
+from txcore.outbox.slots import UNSEEN_S, Slots
+from txcore.sqlfence import identity, later
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.connections import border_of, family_of
 from txcore.sqlfence.dialects import Dialect
@@ -198,9 +198,11 @@ def rights(subject: DatabaseSubject) -> Finding:
 def message_table(subject: DatabaseSubject) -> Finding:
     """Try every statement of a producer and a relay on the message table, and roll back."""
     names, mode = subject.dialect.tables, subject.mode
-    missing = [name for name in (names.message, names.slot) if not _is_there(subject, name)]
+    missing = [name for name in (names.message, names.slot, names.later) if not _is_there(subject, name)]
     if missing and mode is Mode.HALF:
         return ok("there is none: mode half needs none (--mode selects another mode)")
+    if missing == [names.later]:
+        return fail(f"table {names.later} does not exist: messages cannot be delayed", subject.create_command)
     if missing:
         return fail(
             f"table {missing[0]} does not exist: mode {mode} has no place for messages while the broker is down",
@@ -208,18 +210,40 @@ def message_table(subject: DatabaseSubject) -> Finding:
         )
     dialect, mine = subject.dialect, IdFactory(subject.clock, system_randomness()).new()
     row, slots = TableRow(mine, 0, 0, b""), Slots(dialect, GROUP, GROUP)
+    rows = [row, TableRow(mine, 1, 0, b"", due_ms=1)]
     steps: Steps = (
         ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
-        ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, [row])),
+        ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, rows)),
         ("making a relay's slots", slots.create),
+        ("a relay's turning of a delayed message", lambda border: later.turn(dialect, border, GROUP, 1)),
+        ("a cancel", lambda border: later.cancel(dialect, border, mine, GROUP)),
         ("a relay's hold", lambda border: slots.lease(border, slots.hold(border, slots.busy(border)), 1)),
         ("a relay's reading", lambda border: slots.page(border, [row.slot], (), 1)),
         ("a relay's note", lambda border: slots.note(border, Refused(row, "", is_parked=False))),
         ("a relay's delete", lambda border: slots.delete(border, [row])),
     )
-    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names.message}, {names.slot}; both TO {subject.user}"
-    success = f"{names.message} and {names.slot} are there, producer and relay may use them"
-    return _tried(subject, steps, grant, success)
+    tables = f"{names.message}, {names.slot}, {names.later}"
+    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {subject.user}"
+    success = f"{tables} are there, producer and relay may use them"
+    return _unserved(subject) or _tried(subject, steps, grant, success)
+
+
+def _unserved(subject: DatabaseSubject) -> Finding | None:
+    """Return a finding where delayed messages wait and no relay of their group has been seen for a while."""
+    dialect = subject.dialect
+    try:
+        with subject.engine.connect() as connection:
+            border = own_border(connection, dialect)
+            waiting, seen = later.waiting_by_group(dialect, border), later.relay_seen_ms(dialect, border)
+    except Exception:  # noqa: BLE001 - the statements are tried after this
+        return None
+    for group, count in sorted(waiting.items()):
+        if seen.get(group, UNSEEN_S * 1000 + 1) > UNSEEN_S * 1000:
+            many = f"1 delayed message of group {group!r} waits"
+            many = many if count == 1 else f"{count} delayed messages of group {group!r} wait"
+            text = f"{many}, and no relay of it has been seen for {UNSEEN_S:g} s"
+            return warn(text, "run `txcore checker` with this database, or `txcore relay`: nothing is sent without one")
+    return None
 
 
 def _is_there(subject: DatabaseSubject, name: str) -> bool:

@@ -10,26 +10,42 @@ from dataclasses import dataclass
 from typing import Any
 
 from txcore.errors import UsageError
-from txcore.ids import TransactionId
-from txcore.wire import HEADER_GROUP, HEADER_ID
+from txcore.ids import TIME_BYTES, TransactionId, known_id
+from txcore.wire import HEADER_DUE, HEADER_GROUP, HEADER_ID
 
 Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageId:
-    """The identity of a target message: its producer group, its transaction, and its index there."""
+    """The identity of a target message: its producer group, its transaction, and its index there.
+
+    Attributes:
+        due_ms: When a delayed message was due, in milliseconds since 1970; 0 for any other one.
+    """
 
     group: str
     transaction_id: TransactionId
     index: int
+    due_ms: int = 0
+
+    @property
+    def key(self) -> TransactionId:
+        """The id under which an inbox remembers the message: with the time at which it was due, not that of its birth.
+
+        So the horizon and a prune count from then, and every copy of the message has the same key.
+        """
+        if not self.due_ms:
+            return self.transaction_id
+        return known_id(self.due_ms.to_bytes(TIME_BYTES, "big") + self.transaction_id[TIME_BYTES:])
 
 
 def message_id_of(message: Any) -> MessageId:
     """Return the identity of a target message, whose forms are those of `headers_of`.
 
     Raises:
-        UsageError: `txcore-id` or `txcore-group` is missing or malformed, or *message* is not a message.
+        UsageError: `txcore-id` or `txcore-group` is missing, a header of txcore is malformed, or *message* is not a
+            message.
     """
     found = headers_of(message)
     missing = [name for name in (HEADER_ID, HEADER_GROUP) if name not in found]
@@ -41,7 +57,10 @@ def message_id_of(message: Any) -> MessageId:
     identity, separator, index = _text(found[HEADER_ID], HEADER_ID).rpartition(":")
     if not separator or not (index.isascii() and index.isdigit()):
         raise UsageError(f"the header {HEADER_ID} must be <transaction_id>:<index>, not {found[HEADER_ID]!r}")
-    return MessageId(_text(found[HEADER_GROUP], HEADER_GROUP), TransactionId.parse(identity), int(index))
+    due = _text(found.get(HEADER_DUE, "0"), HEADER_DUE)
+    if not (due.isascii() and due.isdigit() and int(due) < 1 << 8 * TIME_BYTES):
+        raise UsageError(f"the header {HEADER_DUE} must be a number of milliseconds, not {due!r}")
+    return MessageId(_text(found[HEADER_GROUP], HEADER_GROUP), TransactionId.parse(identity), int(index), int(due))
 
 
 def headers_of(message: Any) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """The inbox's two tables and their statements.
 
-`<table>` holds one row per received message: transaction_id, message_index, producer_group and time. `<table>_meta`
-holds one row: the schema version and `pruned_below`, the horizon. Both are made and pruned like those of the fence.
+`<table>` holds one row per received message: transaction_id, message_index, producer_group and time. A delayed
+message's id has the time at which it was due instead of that of its birth. `<table>_meta` holds one row: the schema
+version and `pruned_below`, the horizon. Both are made and pruned like those of the fence.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class InboxTable:
         if not is_new:
             return False
         # Only now: a prune raises the horizon before it deletes rows, so a read after both sees the raised horizon.
-        if not old_is_first and message.transaction_id < self._horizon_now(border):
+        if not old_is_first and message.key < self._horizon_now(border):
             # A caller that notes it for a person, and commits, must not have it remembered as taken in.
             border.change(self._delete, self._values(message))
             raise InboxHorizonError(
@@ -88,7 +89,7 @@ class InboxTable:
 
     def _values(self, message: MessageId) -> dict[str, Any]:
         return {
-            "id": self.dialect.encode(message.transaction_id),
+            "id": self.dialect.encode(message.key),
             "message_index": message.index,
             "producer_group": message.group,
         }

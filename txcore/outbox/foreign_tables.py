@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, text
 
 from txcore import wire
 from txcore.errors import BackendUnavailableError, ConfigError
-from txcore.message_table import Refused, TableRow, Taken, lane_of
+from txcore.message_table import Refused, TableRow, Taken, Turned, lane_of
 from txcore.outbox.foreign_rows import message_of, uuid_of
 from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
@@ -81,6 +81,13 @@ class OutboxTable:
                     ids = {row.transaction_id: identity for row, identity in found}
                     return Taken((), rows, _Held(connection, ids))
         return None
+
+    def turn_due(self, group: str, row_max: int) -> Turned:  # noqa: ARG002 - the port's
+        """Return that no row waits: such a table has no delays."""
+        return Turned()
+
+    def beat(self) -> None:
+        """Do nothing: such a table has no place for it."""
 
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:  # noqa: ARG002
         """See `MessageTable.settle`."""

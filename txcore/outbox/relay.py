@@ -162,6 +162,9 @@ class Relay(RunningInside):
         if self._thread is not None:
             raise TransactionStateError("this relay runs in a thread; stop it before run_once")
         total = BatchReport()
+        self._joined()
+        self._look_again()
+        self.table.beat()
         while True:
             report = self._batch()
             total.taken += report.taken
@@ -169,7 +172,8 @@ class Relay(RunningInside):
             total.refused += report.refused
             total.parked += report.parked
             total.uncertain += report.uncertain
-            if not report.sent and not report.parked:
+            total.turned += report.turned
+            if not report.sent and not report.parked and not report.turned:
                 return total
 
     def stats(self) -> RelayStats:
@@ -223,7 +227,7 @@ class Relay(RunningInside):
                 self._wait_out("the broker gave no certain answer")
                 continue
             self._recover()
-            if report.sent or report.parked:
+            if report.sent or report.parked or report.turned:
                 pause_s = self._limits.poll_s
                 continue
             self._idle(pause_s, is_calm=not report.taken)
@@ -233,6 +237,7 @@ class Relay(RunningInside):
         now_s = self._clock.elapsed_s()
         if now_s >= self._count_at_s:
             self._count_at_s = now_s + COUNT_EVERY_S
+            self.table.beat()
             self._stats = replace(self._stats, waiting=self.table.stats())
 
     def _batch(self) -> BatchReport:
@@ -284,10 +289,18 @@ class Relay(RunningInside):
             self._report.event(names.RELAY_UP)
 
     def _idle(self, pause_s: float, *, is_calm: bool) -> None:
+        """Wait for a message, for the next row that is due, or for the time of the next poll."""
+        left_s = max(self._joined().look_at_s - self._clock.elapsed_s(), 0.0)
         if is_calm and pause_s >= RING_FROM_S and self.table.can_ring:
-            self.table.sleep(self._limits.idle_poll_s, self._stop.is_set)
+            self.table.sleep(min(self._limits.idle_poll_s, left_s), self._stop.is_set)
+            self._look_again()  # the ring may be for a message that is due earlier than the others
         else:
-            self._stop.wait(pause_s)
+            self._stop.wait(min(pause_s, left_s))
+
+    def _look_again(self) -> None:
+        """Look at the delayed rows in the next batch."""
+        if self._context is not None:
+            self._context.look_at_s = 0.0
 
 
 __all__: list[Any] = ["LAYOUTS", "Layout", "Relay", "RelayLimits", "RelayStats", "layout_of"]

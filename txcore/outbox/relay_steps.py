@@ -26,7 +26,7 @@ from txcore.errors import (
     WireFormatError,
 )
 from txcore.ids import partition_of
-from txcore.message_table import MessageTable, Refused, TableRow, Taken
+from txcore.message_table import MessageTable, Refused, TableRow, Taken, Turned
 from txcore.records import HalfRecord, Outcome, Resolution, Status
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Answered, Call, Each, Flow, Spawn
@@ -82,6 +82,7 @@ class RelayContext:
         resting: Lanes whose oldest message was refused, by lane.
         newer: Why lanes whose oldest message a newer txcore wrote wait for an upgraded relay, by lane.
         is_probing: The broker was down at the last try: take a few messages only, to find out whether it is back.
+        look_at_s: When to look at the delayed rows again; the earlier of the next due row and one idle poll.
     """
 
     group: str
@@ -95,6 +96,7 @@ class RelayContext:
     resting: dict[int, Rest] = field(default_factory=dict)
     newer: dict[int, str] = field(default_factory=dict)
     is_probing: bool = False
+    look_at_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -104,6 +106,7 @@ class BatchReport:
     Attributes:
         taken: Rows of the batch; 0 when there was nothing to do or all waiting rows are in resting lanes.
         uncertain: Messages without a certain answer: the broker is down or slow.
+        turned: Delayed rows that were due and became ordinary ones before the batch.
     """
 
     taken: int = 0
@@ -111,6 +114,7 @@ class BatchReport:
     refused: int = 0
     parked: int = 0
     uncertain: int = 0
+    turned: int = 0
 
 
 @dataclass(slots=True)
@@ -126,11 +130,30 @@ class _Work:
 
 
 def relay_batch(context: RelayContext) -> Flow[BatchReport]:
-    """Take a batch, publish it, settle it.
+    """Turn the rows that are due; take a batch, publish it, settle it.
 
     Raises:
         BackendUnavailableError: the database failed; no message is lost, some may be sent again.
     """
+    turned = yield from turn_due(context)
+    report = yield from _relay_taken(context)
+    report.turned = turned
+    return report
+
+
+def turn_due(context: RelayContext) -> Flow[int]:
+    """Turn delayed rows that are due into ordinary ones, when it is time to look; returns their number (R16)."""
+    limits, now_s = context.limits, context.clock.elapsed_s()
+    if now_s < context.look_at_s:
+        return 0
+    turned: Turned = yield Call(context.table.turn_due, (context.group, limits.row_max))
+    next_s = limits.idle_poll_s if turned.next_s is None else min(turned.next_s, limits.idle_poll_s)
+    # A row that is due and was not turned is in the hands of a cancel or of another relay.
+    context.look_at_s = now_s if turned.count else now_s + max(next_s, limits.poll_s)
+    return turned.count
+
+
+def _relay_taken(context: RelayContext) -> Flow[BatchReport]:
     now_s = context.clock.elapsed_s()
     resting = {lane for lane, rest in context.resting.items() if rest.until_s > now_s}
     row_max = PROBE_ROWS if context.is_probing else context.limits.row_max

@@ -12,15 +12,20 @@ from typing import Any, Final
 
 from txcore.ids import TransactionId, known_id
 from txcore.message_table import SLOT_COUNT, Refused, TableRow
+from txcore.sqlfence import later
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
-from txcore.sqlfence.messages import ASLEEP, BELL, DROPPED
+from txcore.sqlfence.later import BELL
+from txcore.sqlfence.messages import ASLEEP, DROPPED
 
 REASON_MAX: Final = 500
 RESTING_MAX: Final = 500
 """Most lanes that a statement excludes; with more, their slots rest as a whole."""
 NAMED_MAX: Final = 200
 """Most rows that a statement names by a parameter each."""
+
+UNSEEN_S: Final = 60.0
+"""Time, in seconds, without a note of a relay after which a group has none."""
 
 _NOW: Final = {POSTGRESQL: "clock_timestamp()", MYSQL: "NOW(3)", SQLITE: "'now'"}
 
@@ -41,6 +46,10 @@ class TableStats:
     """Rows to be sent, rows parked, the age of the oldest one to be sent (0 for none), rows that were dropped.
 
     Attributes:
+        later: Delayed rows that wait until they are due; they are in none of the other counts.
+        cancelled: Delayed rows that were cancelled, until they are pruned.
+        next_due_s: Seconds until the next delayed row is due, below 0 where one is; None when none waits.
+        relay_seen_s: Seconds since a relay of the group has last noted that it runs; None if none ever did.
         reason: Why its target refused the oldest row that is still to be sent, else the oldest parked one; "" for none.
     """
 
@@ -49,6 +58,16 @@ class TableStats:
     oldest_age_s: float
     dropped: int = 0
     reason: str = ""
+    later: int = 0
+    cancelled: int = 0
+    next_due_s: float | None = None
+    relay_seen_s: float | None = None
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether messages wait, now or for their time, and no relay has been seen for `UNSEEN_S`."""
+        is_seen = self.relay_seen_s is not None and self.relay_seen_s <= UNSEEN_S
+        return bool(self.waiting or self.later) and not is_seen
 
 
 EMPTY: Final = TableStats(0, 0, 0.0)
@@ -181,7 +200,25 @@ class Slots:
         age_ms = max(int(found[0][2]), 0) if 0 in found else 0
         refused = [row[3] for parked, row in sorted(found.items()) if parked != DROPPED and row[3] is not None]
         reason = self._reason(border, int(refused[0])) if refused else ""
-        return TableStats(counts.get(0, 0), counts.get(1, 0), age_ms / 1000, counts.get(DROPPED, 0), reason)
+        found_later = later.stats(self.dialect, border, self._group["producer_group"])
+        seen_ms = later.relay_seen_ms(self.dialect, border).get(self._group["producer_group"])
+        return TableStats(
+            counts.get(0, 0),
+            counts.get(1, 0),
+            age_ms / 1000,
+            counts.get(DROPPED, 0),
+            reason,
+            *found_later,
+            None if seen_ms is None else seen_ms / 1000,
+        )
+
+    def beat(self, border: Border) -> None:
+        """Note that a relay of the group runs now."""
+        sql = (
+            f"UPDATE {self._slot} SET until_ms = {later.NOW_MS[self.dialect.family]} "  # noqa: S608
+            f"WHERE producer_group = :producer_group AND slot = {BELL}"
+        )
+        border.change(sql, self._group)
 
     def _reason(self, border: Border, number: int) -> str:
         """Return the reason in the row of this number."""

@@ -14,9 +14,10 @@ from sqlalchemy import Connection, Engine
 
 from txcore.clock import SystemClock
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError, UsageError
-from txcore.message_table import Refused, TableRow, Taken
+from txcore.message_table import CancelState, Refused, TableRow, Taken, Turned
 from txcore.outbox.notify import Bell
 from txcore.outbox.slots import ParkedMessage, Slots, TableStats
+from txcore.sqlfence import later
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.families import dialect_of
@@ -83,6 +84,7 @@ class SqlMessageTable:
         self._secret = engine.url.password
         self._dialect = dialect_of(engine.dialect.name, tables_named(table))
         self._slots = Slots(self._dialect, group, owner)
+        self._group = group
         self._first = 0
         self._busy_takes = 0
         self._bell = Bell(engine, self._dialect.tables, group)
@@ -117,6 +119,24 @@ class SqlMessageTable:
             held.end()
         self._stay_awake(taken)
         return taken
+
+    def turn_due(self, group: str, row_max: int) -> Turned:
+        """See `MessageTable.turn_due`; while no row is due, it only reads."""
+        held = self._open()
+        try:
+            is_there = later.is_there(self._dialect, held.border)
+            next_ms = later.next_due_in_ms(self._dialect, held.border, group) if is_there else None
+        except Exception as error:
+            raise self._translated(error) from error
+        finally:
+            held.end()
+        if next_ms is None or next_ms > 0:
+            return Turned(0, None if next_ms is None else next_ms / 1000)
+        return Turned(self._transact(lambda border: later.turn(self._dialect, border, group, row_max)), 0.0)
+
+    def beat(self) -> None:
+        """Note that a relay of the group runs, for operators. Raises BackendUnavailableError."""
+        self._transact(self._slots.beat)
 
     def settle(self, taken: Taken, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:
         """See `MessageTable.settle`."""
@@ -186,11 +206,18 @@ class SqlMessageTable:
             UsageError: the reason is empty.
             BackendUnavailableError: the database failed.
         """
-        if not why.strip():
-            raise UsageError("say why the messages are dropped: the reason is kept with them")
-        at = datetime.fromtimestamp(SystemClock().wall_ms() // 1000, UTC).isoformat()
-        reason = f"dropped by {by} at {at}: {why.strip()}"
+        reason = _note("dropped", why, by)
         return self._transact(lambda border: self._slots.drop(border, transaction_id, reason))
+
+    def cancel(self, transaction_id: bytes, why: str, by: str) -> CancelState:
+        """Cancel the delayed messages of a transaction in a transaction of its own, with a record of name and reason.
+
+        Raises:
+            UsageError: the reason is empty.
+            BackendUnavailableError: the database failed.
+        """
+        note, group = _note("cancelled", why, by), self._group
+        return self._transact(lambda border: later.cancel(self._dialect, border, transaction_id, group, note))
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -252,3 +279,15 @@ class SqlMessageTable:
         failure = failure_of(error, self._secret)
         kind = NoTableError if failure.cause is Cause.NO_TABLE else BackendUnavailableError
         return kind(f"the message table's database: {failure}")
+
+
+def _note(verb: str, why: str, by: str) -> str:
+    """Return the record of an operator's decision.
+
+    Raises:
+        UsageError: the reason is empty.
+    """
+    if not why.strip():
+        raise UsageError(f"say why the messages are {verb}: the reason is kept with them")
+    at = datetime.fromtimestamp(SystemClock().wall_ms() // 1000, UTC).isoformat()
+    return f"{verb} by {by} at {at}: {why.strip()}"

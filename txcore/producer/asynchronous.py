@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txcore.connections import AsyncDatabaseConnection
 from txcore.fence import AsyncFence
+from txcore.ids import TransactionId
 from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import AsyncTransactionListener
 from txcore.message import LocalTransactionState, Message
-from txcore.message_table import Mode
+from txcore.message_table import CancelState, Mode
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import POLL_S
 from txcore.producer.arguments import BlockOnly
+from txcore.producer.base import TransactionBase
 from txcore.producer.finish import end
-from txcore.producer.handles import attach
+from txcore.producer.handles import attach, id_of
 from txcore.producer.listener_style import send_in_transaction
-from txcore.producer.producer import ProducerBase, TransactionBase
+from txcore.producer.producer import ProducerBase
 from txcore.producer.transaction import LocalTransaction, begin
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
@@ -97,6 +99,11 @@ class AsyncTransactionProducer(ProducerBase[AsyncTransactionListener, AsyncFence
     def attach(self, handle: str) -> AsyncTransaction:
         """See `TransactionProducer.attach`."""
         return AsyncTransaction(self, attach(self._open_context(), handle))
+
+    async def cancel(self, transaction: TransactionId | str, connection: AsyncDatabaseConnection) -> CancelState:
+        """See `TransactionProducer.cancel`."""
+        context = self._context  # it need not have joined: no broker is asked
+        return await run_async(flow.cancel(context, id_of(context, transaction), connection), self._bridge)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """See `TransactionProducer.close`; waits for the calls of other tasks."""

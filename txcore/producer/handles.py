@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
 
 import msgspec
 
 from txcore import wire
 from txcore.errors import TransactionStateError, UsageError, WireFormatError
-from txcore.ids import id_text
+from txcore.ids import TransactionId, id_text, parse_id
 from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext
 from txcore.records import HalfRecord
 
@@ -39,6 +40,19 @@ def handle_of(core: LocalTransaction) -> str:
     )
     check = binascii.crc32(packed).to_bytes(4, "big")
     return base64.urlsafe_b64encode(check + packed).decode("ascii")
+
+
+def id_of(context: ProducerContext, target: TransactionId | bytes | str) -> bytes:
+    """Return the id that *target* names: an id, its text, or a handle of the group.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    if isinstance(target, bytes):
+        return bytes(TransactionId(target))
+    with suppress(UsageError):
+        return parse_id(target)
+    return attach(context, target).identity
 
 
 def attach(context: ProducerContext, handle: str) -> LocalTransaction:

@@ -22,7 +22,7 @@ from txcore.errors import (
 )
 from txcore.fence import NO_DATABASE, AnyFence
 from txcore.listener import Listener
-from txcore.message import LocalTransactionState, Message, validate_message
+from txcore.message import LocalTransactionState, Message, refuse_delay, validate_message
 from txcore.message_table import Mode
 from txcore.producer import finish as ending
 from txcore.producer import transaction_flow as flow
@@ -42,6 +42,7 @@ from txcore.runtime.commands import Answered, Call, Calls, Each, Flow
 
 TURN_S: Final = 0.02
 """Time, in seconds, of local transactions after which those that ran are released before the next ones run."""
+NO_DELAY: Final = "is for the database style or prepare(connection): a half, as of a listener, is published at once"
 _COMMIT, _ROLLBACK = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
 _KINDS: Final = {_COMMIT: OpKind.COMMIT, _ROLLBACK: OpKind.ROLLBACK}
 
@@ -94,6 +95,7 @@ def send_in_transaction(
     database = yield from _learn_database(context)
     _require_half(context)
     validate_message(message)
+    refuse_delay(message, NO_DELAY)
     add(transaction, message)
     _open([transaction], database)
     half = make_half(transaction)
@@ -133,6 +135,7 @@ def _opened(sendings: Sendings, database: bytes) -> tuple[list[int], list[HalfRe
     for index, (message, _) in enumerate(sendings.pairs):
         try:
             validate_message(message)
+            refuse_delay(message, NO_DELAY)
             add(transactions[index], message)
         except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
             sendings.failed(index, error)

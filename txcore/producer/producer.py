@@ -15,17 +15,18 @@ from txcore.ids import IdFactory, TransactionId
 from txcore.lifecycle import CLOSE_TIMEOUT_S
 from txcore.listener import Listener, TransactionListener
 from txcore.message import CheckPolicy, Message
-from txcore.message_table import Mode, ModeName
+from txcore.message_table import CancelState, Mode, ModeName
 from txcore.port import GROUP_TIMEOUT_S, Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
 from txcore.producer.arguments import BlockOnly, mode_of, require_half_deadline, require_kinds
+from txcore.producer.base import TransactionBase
 from txcore.producer.finish import end
 from txcore.producer.group_join import UNREACHED, Joining
-from txcore.producer.handles import attach, handle_of
+from txcore.producer.handles import attach, id_of
 from txcore.producer.listener_style import send_in_transaction
 from txcore.producer.send_many import send_many
-from txcore.producer.transaction import LocalTransaction, ProducerContext, begin, publish, require_room
+from txcore.producer.transaction import LocalTransaction, ProducerContext, begin, require_room
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
@@ -40,56 +41,6 @@ HALF_DEADLINE_S: Final = 2.0
 R = TypeVar("R")
 FenceT = TypeVar("FenceT", Fence, AsyncFence)
 ListenerT = TypeVar("ListenerT", bound=Listener[Any, Any])
-ProducerT = TypeVar("ProducerT")
-ConnectionT = TypeVar("ConnectionT")
-
-
-class TransactionBase(Generic[ProducerT, ConnectionT]):
-    """The part of a transaction that needs no driver, the same for both kinds of producer."""
-
-    def __init__(self, producer: ProducerT, core: LocalTransaction, connection: ConnectionT | None = None) -> None:
-        self._producer = producer
-        self._core = core
-        self._connection = connection
-
-    def __repr__(self) -> str:
-        """Return the class, the id and the phase."""
-        return f"{type(self).__name__}({self.transaction_id!r}, {self._core.phase.value})"
-
-    @property
-    def transaction_id(self) -> TransactionId:
-        """The id of this transaction everywhere: in headers, on the command line, in the console."""
-        return self._core.transaction_id
-
-    @property
-    def connection(self) -> ConnectionT:
-        """The open database connection of the database style, for your own statements.
-
-        Raises:
-            TransactionStateError: the transaction is in another style, which leaves the connection to you.
-        """
-        if self._connection is None:
-            raise TransactionStateError(
-                "only the block of `producer.transaction(engine)` has a connection; this transaction uses your own"
-            )
-        return self._connection
-
-    @property
-    def result(self) -> EndResult | None:
-        """The result of the end; None before the end, and where nothing was published."""
-        return self._core.result
-
-    def publish(self, message: Message) -> None:
-        """Add a message; any number, any topics. See `publish` for the exceptions."""
-        publish(self._core, message)
-
-    def handle(self) -> str:
-        """Return a text with which another process of the group ends this prepared transaction.
-
-        Raises:
-            TransactionStateError: not prepared.
-        """
-        return handle_of(self._core)
 
 
 class Transaction(TransactionBase["TransactionProducer", "Connection"]):
@@ -334,6 +285,25 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
             UsageError: the handle is damaged, or not of this group.
         """
         return Transaction(self, attach(self._open_context(), handle))
+
+    def cancel(self, transaction: TransactionId | str, connection: DatabaseConnection) -> CancelState:
+        """Cancel the delayed messages of a transaction, in the open database transaction of *connection*.
+
+        The result holds if and only if that transaction commits; a record of the cancel stays. All delayed messages of
+        the transaction are cancelled, or none: once one of them was due, the answer is TOO_LATE.
+
+        Args:
+            transaction: The id (also as text), or a handle.
+            connection: Of the fence's database. The messages are locked until its transaction ends.
+
+        Raises:
+            TransactionStateError: this producer has no fence.
+            UsageError: no id and no handle of this group.
+            FenceMisuseError: an autocommit connection, or one to another kind of database.
+            What else the database raises is raised as it is: the caller's transaction is the caller's.
+        """
+        context = self._context
+        return self.finish(flow.cancel(context, id_of(context, transaction), connection))
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Refuse new work, and wait for the calls of other threads that are under way; idempotent.

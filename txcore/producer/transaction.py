@@ -14,12 +14,20 @@ import msgspec
 from txcore import arguments, wire
 from txcore.clock import Clock
 from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
+from txcore.delay import Delay, delay_of
 from txcore.digest import digest_of
 from txcore.enums import direct
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.fence import NO_DATABASE, AnyFence
 from txcore.ids import IdFactory, TransactionId, id_text, known_id, partition_of, partitions_of
-from txcore.message import MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
+from txcore.message import (
+    MESSAGE_COUNT_MAX,
+    CheckPolicy,
+    Message,
+    refuse_delay,
+    require_valid_delay,
+    validate_message,
+)
 from txcore.message_table import Mode, TableRow, lane_of
 from txcore.producer.group_join import Joining
 from txcore.records import Half, HalfRecord, OpKind, TargetMessage
@@ -98,6 +106,7 @@ class LocalTransaction(msgspec.Struct):
         database: The identity of the database that has the row, or is to have it.
         notice: An error to report beside the result.
         must_look: The fence is read before targets are published, as nothing here proves that the row is there.
+        delays: The delays of its messages, by their index; None where none is delayed.
     """
 
     context: ProducerContext
@@ -118,6 +127,7 @@ class LocalTransaction(msgspec.Struct):
     is_via_table: bool = False
     asked: OpKind | None = None
     result: EndResult | None = None
+    delays: dict[int, Delay] | None = None
 
     def __repr__(self) -> str:
         """Return the class, the id and the phase."""
@@ -218,7 +228,23 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
         raise MessageRejectedError(
             f"a transaction holds at most {MESSAGE_COUNT_MAX} messages", topic=message.topic, reason="count"
         )
+    if message.is_delayed:
+        _note_delay(transaction, message)
     add(transaction, message)
+
+
+def _note_delay(transaction: LocalTransaction, message: Message) -> None:
+    """Note the delay of the message that is added next.
+
+    Raises:
+        MessageRejectedError: the producer has no fence, or the message is due in more than 400 days.
+    """
+    context = transaction.context
+    if context.fence is None:
+        refuse_delay(message, "needs the message table: make the producer with fence=SqlFence(…) or AsyncSqlFence(…)")
+    require_valid_delay(message, context.clock.wall_ms())
+    delays = transaction.delays = transaction.delays or {}
+    delays[len(transaction.messages)] = delay_of(message.deliver_at, message.delay_s)
 
 
 def add(transaction: LocalTransaction, message: Message) -> None:
@@ -347,10 +373,26 @@ def row_digest(transaction: LocalTransaction) -> bytes:
     return digest_of(transaction.messages) if fence is not None and fence.digests else b""
 
 
-def table_rows(transaction: LocalTransaction) -> list[TableRow]:
-    """Return the rows of the message table for *transaction*, in the order of publishing."""
+def table_rows(transaction: LocalTransaction, now_ms: int = 0) -> list[TableRow]:
+    """Return the rows of the message table for *transaction*, in the order of publishing.
+
+    Args:
+        now_ms: The database's time, for delays that count from now.
+    """
     identity, group = transaction.identity, transaction.context.group
+    dues = {index: each.due_ms(now_ms) for index, each in (transaction.delays or {}).items()}
     return [
-        TableRow(identity, index, lane_of(group, message.key, identity), wire.encode_message(message))
+        TableRow(
+            identity,
+            index,
+            lane_of(group, message.key, identity),
+            wire.encode_message(_due(message, dues[index]) if index in dues else message),
+            due_ms=dues.get(index, 0),
+        )
         for index, message in enumerate(transaction.messages)
     ]
+
+
+def _due(message: TargetMessage, due_ms: int) -> TargetMessage:
+    """Return the message with the header that says when it was due."""
+    return msgspec.structs.replace(message, headers={**message.headers, wire.HEADER_DUE: str(due_ms)})

@@ -31,7 +31,7 @@ from txcore.errors import (
 )
 from txcore.fence import AnyFence
 from txcore.message import LocalTransactionState
-from txcore.message_table import Mode
+from txcore.message_table import CancelState, Mode
 from txcore.producer.finish import end, ran_local, require, resolution_of
 from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, make_half, row_digest, table_rows
 from txcore.records import HalfRecord, OpKind, Outcome, Status
@@ -60,8 +60,9 @@ def prepare(
     if not transaction.messages:
         raise TransactionStateError("nothing was published in this transaction; there is nothing to prepare")
     is_table = context.mode is Mode.TABLE
-    if connection is None and is_table:
-        raise TransactionStateError("mode table has no half: prepare(connection) with the open database transaction")
+    if connection is None and (is_table or transaction.delays):
+        why = "mode table has no half" if is_table else "a delayed message waits in the message table"
+        raise TransactionStateError(f"{why}: prepare(connection) with the open database transaction")
     if connection is None:
         transaction.phase = Phase.PREPARING
         yield from append(transaction)
@@ -69,7 +70,7 @@ def prepare(
     if context.fence is None:
         raise TransactionStateError("prepare(connection) needs a producer with fence=SqlFence(…) or AsyncSqlFence(…)")
     transaction.phase = Phase.PREPARING
-    put = _put_into_table if is_table else _fence_and_keep
+    put = _put_into_table if is_table and not transaction.delays else _fence_and_keep
     yield from _or_roll_back(transaction, context.fence, connection, put(transaction, context.fence, connection))
 
 
@@ -202,6 +203,8 @@ def _keep(transaction: LocalTransaction, fence: AnyFence) -> Flow[None]:
     make_half(transaction)  # in the message table, too, nothing may be that the backend cannot take
     if context.mode is Mode.TABLE:
         yield from _enqueue(transaction, fence, "")
+    elif transaction.delays:  # a half is published at once, so the transaction goes by the table as a whole (R16)
+        yield from _enqueue(transaction, fence, "a message waits until it is due")
     elif breaker is None:
         yield from append(transaction)
     elif not breaker.may_try():
@@ -230,9 +233,12 @@ def _tell(transaction: LocalTransaction, switch: Switch | None, reason: str) -> 
 
 def _enqueue(transaction: LocalTransaction, fence: AnyFence, reason: str) -> Flow[None]:
     """Put the messages into the message table; with fence state 3 a half that turns up is not published, too."""
-    identity, group = transaction.identity, transaction.context.group
-    values = (identity, group, table_rows(transaction), row_digest(transaction))
-    yield Call(fence.enqueue, (transaction.connection, *values))
+    identity, group, connection = transaction.identity, transaction.context.group, transaction.connection
+    now_ms = 0
+    if transaction.delays:
+        now_ms = yield Call(fence.now_ms, (connection,))
+    values = (identity, group, table_rows(transaction, now_ms), row_digest(transaction))
+    yield Call(fence.enqueue, (connection, *values))
     _is_in_table(transaction, reason)
 
 
@@ -241,6 +247,19 @@ def _is_in_table(transaction: LocalTransaction, reason: str) -> None:
     transaction.phase = Phase.PREPARED
     if transaction.context.observer is not None:
         transaction.context.observer.enqueued(transaction.transaction_id, reason)
+
+
+def cancel(context: ProducerContext, identity: bytes, connection: Any) -> Flow[CancelState]:
+    """Cancel the delayed messages of a transaction in the caller's open transaction; see `TransactionProducer.cancel`.
+
+    Raises:
+        TransactionStateError: the producer has no fence.
+        FenceMisuseError: see `Fence.cancel`.
+    """
+    if context.fence is None:
+        raise TransactionStateError("cancel needs a producer with fence=SqlFence(…) or AsyncSqlFence(…)")
+    state: CancelState = yield Call(context.fence.cancel, (connection, identity, context.group))
+    return state
 
 
 def append(transaction: LocalTransaction, deadline_s: float | None = None) -> Flow[None]:

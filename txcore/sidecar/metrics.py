@@ -123,7 +123,10 @@ RELAY_UP: Final = Metric(
     "txcore_relay_up", "gauge", "0 while the relay can send nothing: broker or database down or silent."
 )
 TABLE_ROWS: Final = Metric(
-    "txcore_table_rows", "gauge", "Messages in the message table: waiting, or parked.", ("group", "state")
+    "txcore_table_rows",
+    "gauge",
+    "Messages in the message table: waiting, parked, or later.",
+    ("group", "state"),
 )
 TABLE_OLDEST: Final = Metric("txcore_table_oldest_age_seconds", "gauge", "Age of the oldest that waits; 0 for none.")
 
@@ -217,6 +220,7 @@ def _relayed(relay: RelayStats) -> Iterator[tuple[Metric, tuple[str, ...], Any]]
     if relay.waiting is not None:
         yield TABLE_ROWS, ("waiting",), relay.waiting.waiting
         yield TABLE_ROWS, ("parked",), relay.waiting.parked
+        yield TABLE_ROWS, ("later",), relay.waiting.later
         yield TABLE_OLDEST, (), relay.waiting.oldest_age_s
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from txcore.connections import AsyncDatabaseConnection
     from txcore.fence import FenceReading
-    from txcore.message_table import TableRow
+    from txcore.message_table import CancelState, TableRow
     from txcore.sqlfence.dialects import FenceRow
     from txcore.sqlfence.fence_table import FenceStats
     from txcore.sqlfence.identity import Database
@@ -73,6 +73,14 @@ class AsyncSqlFence(FenceCore[AsyncEngine]):
     ) -> None:
         """See `SqlFence.enqueue`."""
         await on_border(connection, self._enqueueing(transaction_id, group, rows, digest), self.engine)
+
+    async def now_ms(self, connection: AsyncDatabaseConnection) -> int:
+        """See `SqlFence.now_ms`."""
+        return await on_border(connection, self._read_clock, self.engine)
+
+    async def cancel(self, connection: AsyncDatabaseConnection, transaction_id: bytes, group: str) -> CancelState:
+        """See `SqlFence.cancel`."""
+        return await on_border(connection, self._cancelling(transaction_id, group), self.engine)
 
     async def commit(self, connection: AsyncDatabaseConnection) -> None:
         """See `SqlFence.commit`."""

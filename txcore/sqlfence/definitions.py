@@ -123,6 +123,7 @@ def fence_metadata(family: str, tables: Tables) -> MetaData:
         Column("beats", BigInteger, nullable=False, server_default=text("0")),
     )
     _add(made, tables.slot, *slot)
+    _add_later(made, family, tables.later)
     return made
 
 
@@ -219,16 +220,41 @@ def _meta_columns(types: Types) -> tuple[Any, ...]:
     )
 
 
-def _add_message(made: MetaData, family: str, name: str) -> None:
-    types = TYPES[family]
-    is_key = family == POSTGRESQL  # there an index less is to be kept: rows are found by their id
+def _number(family: str, *, is_key: bool) -> Column[Any]:
+    """Return the column of the order of insertion."""
     number: dict[str, Column[Any]] = {
-        POSTGRESQL: Column("number", BigInteger, Identity(always=True), nullable=False),
+        POSTGRESQL: Column("number", BigInteger, Identity(always=True), primary_key=is_key, nullable=False),
         MYSQL: Column("number", BigInteger, primary_key=True, autoincrement=True),
         SQLITE: Column("number", Integer, primary_key=True),
     }
+    return number[family]
+
+
+def _add_later(made: MetaData, family: str, name: str) -> None:
+    types = TYPES[family]
     columns = (
-        number[family],
+        _number(family, is_key=True),
+        Column("transaction_id", types.id, nullable=False),
+        Column("message_index", Integer, nullable=False),
+        Column("producer_group", types.group, nullable=False),
+        Column("lane", BigInteger, nullable=False),
+        Column("slot", SmallInteger, nullable=False),
+        Column("body", types.body),
+        Column("due", BigInteger, nullable=False),
+        Column("state", SmallInteger, nullable=False, server_default=text("0")),
+        Column("note", Text),
+        _time("created", types),
+        UniqueConstraint("transaction_id", "message_index"),
+    )
+    index = quoted_name(f"{name.rpartition('.')[2]}_ix", quote=False)
+    _add(made, name, *columns, Index(index, "producer_group", "state", "due"))
+
+
+def _add_message(made: MetaData, family: str, name: str) -> None:
+    types = TYPES[family]
+    is_key = family == POSTGRESQL  # there an index less is to be kept: rows are found by their id
+    columns = (
+        _number(family, is_key=False),
         Column("transaction_id", types.id, primary_key=is_key, nullable=False),
         Column("message_index", Integer, primary_key=is_key, nullable=False),
         Column("producer_group", types.group, nullable=False),

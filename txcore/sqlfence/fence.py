@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from txcore.connections import DatabaseConnection
     from txcore.fence import FenceReading
-    from txcore.message_table import TableRow
+    from txcore.message_table import CancelState, TableRow
     from txcore.sqlfence.dialects import FenceRow
     from txcore.sqlfence.fence_table import FenceStats
     from txcore.sqlfence.identity import Database
@@ -134,6 +134,25 @@ class SqlFence(FenceCore[Engine]):
             NotSentError: the database failed; the transaction was rolled back.
         """
         self._enqueueing(transaction_id, group, rows, digest)(border_of(connection, self.engine))
+
+    def now_ms(self, connection: DatabaseConnection) -> int:
+        """Return the clock of the connection's database, in whole milliseconds since 1970, rounded down.
+
+        Raises:
+            NotSentError: the database failed; the transaction was rolled back.
+        """
+        return self._read_clock(border_of(connection, self.engine))
+
+    def cancel(self, connection: DatabaseConnection, transaction_id: bytes, group: str) -> CancelState:
+        """Cancel the delayed messages of a transaction in the caller's open transaction; all of them or none.
+
+        The result holds if and only if that transaction commits. Until its end no relay turns them.
+
+        Raises:
+            FenceMisuseError: an autocommit connection, or one to another kind of database.
+            What else the database raises is raised as it is: the caller's transaction is the caller's.
+        """
+        return self._cancelling(transaction_id, group)(border_of(connection, self.engine))
 
     def commit(self, connection: DatabaseConnection) -> None:
         """Commit and close a connection that `begin` opened.
@@ -268,7 +287,8 @@ class SqlFence(FenceCore[Engine]):
     ) -> PruneResult:
         """Raise the horizon to *below*, wait, then delete the ids below it that *is_closed* names.
 
-        Rows of state 3 stay while the message table holds a message of them, named or not. Most of them have no half,
+        Rows of state 3 stay while the message table holds a message of them, named or not, and those with delayed
+        messages until the last of them was due before the time of *below*. Most of them have no half,
         and so no final op: name the ids that `sent` names, except those whose half is pending or parked. A half whose
         row is gone is parked as PRUNED, although its messages are sent.
 

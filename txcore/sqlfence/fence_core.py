@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from txcore.errors import ConfigError, FenceMisuseError, InMessageTableError, UsageError, WrongDatabaseError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import id_text
-from txcore.sqlfence import identity
+from txcore.sqlfence import identity, later
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Check, Readings, no_answers, reading_of, reading_of_state
 from txcore.sqlfence.connections import border_of, inner_of, is_open, on_idle
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
-    from txcore.message_table import TableRow
+    from txcore.message_table import CancelState, TableRow
 
     Action = Callable[[Border], None]
 
@@ -96,6 +96,14 @@ class FenceCore(FenceTable[EngineT]):
 
     def _enqueueing(self, transaction_id: bytes, group: str, rows: Sequence[TableRow], digest: bytes) -> Action:
         return lambda border: self._rows.enqueue(border, transaction_id, group, rows, digest)
+
+    def _read_clock(self, border: Border) -> int:
+        """Return the database's clock on a producer's connection; a failure rolls back, as every one there does."""
+        return self._rows.read(border, partial(later.now_ms, self._dialect))
+
+    def _cancelling(self, transaction_id: bytes, group: str) -> Callable[[Border], CancelState]:
+        check_arguments([transaction_id], group)
+        return lambda border: later.cancel(self._dialect, border, transaction_id, group)
 
     async def _read_database(self) -> bytes:
         def action(border: Border) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError, UsageError
 from txcore.ids import ID_BYTES, id_text, known_id
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from txcore.message_table import TableRow
     from txcore.sqlfence.identity import Database
 
+Read = TypeVar("Read")
 _AUTOCOMMIT_TEXT: Final = (
     "the connection is in autocommit mode: the fence row would be committed before the local transaction; "
     "begin a transaction first"
@@ -137,6 +138,14 @@ class RowKeeper:
             action(border, transaction_id)
         except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
             self._undo(border, transaction_id, "changed", error)
+
+    def read(self, border: Border, action: Callable[[Border], Read]) -> Read:
+        """Return the result of *action*, which reads in the row's own transaction."""
+        mark = border.marked()
+        try:
+            return action(border)
+        except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
+            self._undo(border, bytes(ID_BYTES) if mark is None else mark.transaction_id, "followed by a message", error)
 
     def commit(self, border: Border) -> None:
         """Commit and close. See `SqlFence.commit`."""

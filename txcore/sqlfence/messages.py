@@ -13,21 +13,21 @@ import msgspec
 
 from txcore.errors import FenceMisuseError
 from txcore.ids import id_text
+from txcore.sqlfence import later
 from txcore.sqlfence.border import POSTGRESQL, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
+from txcore.sqlfence.later import BELL
 from txcore.sqlfence.postgresql import PostgreSQL
 from txcore.sqlfence.schema import COMMITTED, VIA_TABLE, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from txcore.message_table import TableRow
     from txcore.sqlfence.identity import Database
 
 ROWS_MAX: Final = 100
 """Most rows in one insert."""
-BELL: Final = -1
-"""Number of the slot whose row shows whether a relay sleeps."""
 ASLEEP: Final = "asleep"
 DROPPED: Final = 2
 """Value of the column `parked` of a message that an operator has dropped; the row stays as a record."""
@@ -67,11 +67,15 @@ def enqueue(
 ) -> None:
     """Set the producer's own row to state 3, insert *rows* in their order, and wake a sleeping relay at COMMIT.
 
-    A *digest* goes into the row.
+    A *digest* goes into the row. Rows with a `due_ms` wait in a table of their own.
 
     Raises:
         FenceMisuseError: the fence row is not in this transaction.
     """
+    delayed = [row for row in rows if row.due_ms]
+    if delayed:
+        rows = [row for row in rows if not row.due_ms]
+        later.put(dialect, border, transaction_id, group, delayed)
     tables, values = dialect.tables, {"id": dialect.encode(transaction_id)}
     changed = values | ({"digest": dialect.encode_digest(digest)} if digest else {})
     update = (
@@ -94,13 +98,13 @@ def enqueue(
         border.change(sql, values | {"producer_group": group} | of_rows)
 
 
-def waiting(dialect: Dialect, border: Border, ids: Iterable[bytes], *, has_dropped: bool = False) -> set[bytes]:
-    """Return the *ids* that have a row in the message table, parked ones included, dropped ones if *has_dropped*."""
+def waiting(dialect: Dialect, border: Border, ids: Collection[bytes], *, has_dropped: bool = False) -> set[bytes]:
+    """Return the *ids* with a message that waits, parked or delayed ones included, dropped ones if *has_dropped*."""
     names, values = dialect.named(ids)
     sql = f"SELECT DISTINCT transaction_id FROM {dialect.tables.message} WHERE transaction_id IN ({names})"  # noqa: S608
     if not has_dropped:
         sql += f" AND parked < {DROPPED}"
-    return {decode_id(row[0]) for row in border.rows(sql, values)}
+    return {decode_id(row[0]) for row in border.rows(sql, values)} | later.waiting(dialect, border, ids)
 
 
 def channel_of(tables: Tables, group: str) -> str:

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from txcore.errors import BackendUnavailableError
-from txcore.ids import TransactionId, known_id
-from txcore.sqlfence import messages
+from txcore.ids import TransactionId, born_ms, known_id
+from txcore.sqlfence import later, messages
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.schema import VIA_TABLE
 
@@ -57,8 +57,8 @@ def prune_steps(
 ) -> PruneSteps:
     """Raise and commit the horizon, wait, delete closed ids below it in chunks.
 
-    A row of state 3 is not closed while the message table holds a message of it, even if *is_closed* names it. An
-    inbox's rows have no states.
+    A row of state 3 is not closed while the message table holds a message of it, even if *is_closed* names it; one with
+    delayed messages not before the last of them was due. An inbox's rows have no states.
     A producer's insert or a check's tombstone for an id below the horizon is refused from the first step on; during the
     wait, those that had read the old horizon end. After an interruption at any point, it can be run again.
     """
@@ -75,12 +75,24 @@ def prune_steps(
         ids = sorted(set(page))  # an inbox has several rows of one id
         if not ids:
             return PruneResult(known_id(horizon), deleted, kept)
-        _, waiting = (yield from _retried(partial(via_table, dialect, ids))) if has_states else (set(), set())
+        waiting: set[bytes] = (yield from _retried(partial(_kept, dialect, below, ids))) if has_states else set()
         closed = sorted(set(is_closed(ids)).intersection(ids) - waiting)
         if closed:
-            deleted += yield from _retried(partial(dialect.delete, ids=closed))
+            delete = partial(_forget, dialect, closed) if has_states else partial(dialect.delete, ids=closed)
+            deleted += yield from _retried(delete)
         kept += len(ids) - len(closed)
         after = ids[-1]
+
+
+def _kept(dialect: Dialect, below: bytes, ids: Sequence[bytes], border: Border) -> set[bytes]:
+    """Return the ids with messages that wait or were dropped, or were due after the time of *below*."""
+    return via_table(dialect, ids, border)[1] | later.waiting(dialect, border, ids, kept_from_ms=born_ms(below))
+
+
+def _forget(dialect: Dialect, ids: Sequence[bytes], border: Border) -> int:
+    """Delete the rows of *ids* with the records of their delayed messages; returns the number of the former."""
+    later.forget(dialect, border, ids)
+    return dialect.delete(border, ids)
 
 
 def via_table(dialect: Dialect, ids: Sequence[bytes], border: Border) -> tuple[set[bytes], set[bytes]]:

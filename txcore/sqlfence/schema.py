@@ -28,8 +28,16 @@
                      operator's name, time and reason
     created          database time
 
+`<table>_later` has the delayed messages, one row each, with the columns of the message table up to `body`, and
+
+    due              when it may be sent, in milliseconds since 1970
+    state            0 waits, 1 was turned into a row of the message table, 2 cancelled; 1 and 2 have no body
+    note             for a cancelled one, the name, time and reason of an operator
+    created          database time
+
 `<table>_slot` has a row for each slot of each group that has ever had a relay, to be locked (on SQLite: leased, by
-`owner` up to `until_ms`) while its messages are sent; the `owner` of slot -1 shows whether a relay sleeps.
+`owner` up to `until_ms`) while its messages are sent; the `owner` of slot -1 shows whether a relay sleeps, and its
+`until_ms` when one was last seen.
 """
 
 from __future__ import annotations
@@ -63,6 +71,7 @@ class Tables(msgspec.Struct, frozen=True):
     meta: str
     message: str
     slot: str
+    later: str
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -87,7 +96,7 @@ def tables_named(table: str) -> Tables:
         ConfigError: *table* is not a plain name, with or without a schema before it.
     """
     check_name(table)
-    return Tables(table, f"{table}_meta", f"{table}_msg", f"{table}_slot")
+    return Tables(table, f"{table}_meta", f"{table}_msg", f"{table}_slot", f"{table}_later")
 
 
 def check_name(table: str) -> None:

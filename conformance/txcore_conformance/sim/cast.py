@@ -57,6 +57,8 @@ class Truth:
     work_s: float
     is_stuck: bool = False
     is_long: bool = False
+    dues_ms: dict[int, int] = field(default_factory=dict)  #: earliest times of its delayed messages, by index
+    has_been_late: bool = False  #: a cancel was answered TOO_LATE
     unknown_answers: int = 0
     has_contrary_caller: bool = False
 
@@ -91,6 +93,8 @@ class Cast:
     many_rng: random.Random = field(default_factory=random.Random)
     many_chance: float = 0.0  #: share of messages of the listener style that are sent in a batch
     mode: Mode = Mode.HALF  #: mode of producers with a fence
+    later_rng: random.Random = field(default_factory=random.Random)
+    later_chance: float = 0.0  #: share of fenced transactions with a delayed message
     relays: list[Process] = field(default_factory=list)
     lost_tail: set[bytes] = field(default_factory=set)
     lost_claims: set[int] = field(default_factory=set)
@@ -111,6 +115,16 @@ class Cast:
     def choose_many(self, rng: random.Random) -> None:
         """Let some seeds send messages of the listener style in batches, with separate randomness."""
         self.many_rng, self.many_chance = rng, rng.choice([0.0, 0.0, 0.5])
+
+    def choose_later(self, rng: random.Random, *, is_real: bool) -> None:
+        """Let some seeds delay messages; the real database's clock is not simulated, so there none."""
+        self.later_rng, chance = rng, rng.choice([0.0] * 6 + [0.3, 0.8])
+        self.later_chance = 0.0 if is_real else chance
+
+    @property
+    def has_relays(self) -> bool:
+        """Whether messages may go by the table."""
+        return self.mode is not Mode.HALF or self.later_chance > 0
 
     def is_committed(self, truth: Truth) -> bool:
         """Return whether the local transaction committed."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from txcore.errors import FencedError, FenceMisuseError, InMessageTableError
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.ids import known_id
-from txcore.message_table import TableRow
+from txcore.message_table import CancelState, TableRow
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.table import SimTable
 from txcore_conformance.sim.world import World
@@ -40,6 +40,7 @@ class SimConnection:
     has_business: bool = False
     digest: bytes = b""
     queued: list[tuple[TableRow, int]] | None = None
+    cancels: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class SimDatabase:
     unsynced: set[bytes] = field(default_factory=set)
     pruned_below: bytes = b""
     via_table: set[bytes] = field(default_factory=set)
+    cancelled: set[bytes] = field(default_factory=set)  #: transactions whose delayed messages a commit has cancelled
     open: list[SimConnection] = field(default_factory=list)
     identity: bytes = bytes(15) + b"\1"
     real: RealDatabase | None = None  #: in a share of the seeds it answers too
@@ -77,6 +79,8 @@ class SimDatabase:
         """Make the transaction's rows visible, all at once."""
         if not connection.is_open:
             raise SimDatabaseError("no open transaction")
+        self.table.later.unlock(connection, is_committed=True)
+        self.cancelled.update(connection.cancels)
         self._end(connection)
         identity = connection.transaction_id
         if identity:
@@ -103,6 +107,7 @@ class SimDatabase:
             self._end(connection)
 
     def _end(self, connection: SimConnection) -> None:
+        self.table.later.unlock(connection, is_committed=False)
         connection.is_open = False
         self.open.remove(connection)
 
@@ -122,8 +127,7 @@ class SimDatabase:
             self.world.note("database ghost")
             self.rows.pop(identity, None)
             self.committed.discard(identity)
-            for index in self.table.holds(identity):
-                del self.table.rows[identity, index]
+            self.table.lose(identity)
         self.unsynced.clear()
 
     def prune(
@@ -244,6 +248,33 @@ class SimFence:
             raise FenceMisuseError("the fence row is not of this open transaction")
         table, connection.digest = self._database.table, digest
         connection.queued = [(row, table.tick()) for row in rows]
+
+    def now_ms(self, connection: SimConnection) -> Generator[Any, Any, int]:  # noqa: ARG002 - all are to this one
+        """See `Fence.now_ms`."""
+        yield 0.001
+        self._maybe_fail()
+        return self._database.world.now_ms()
+
+    def cancel(
+        self,
+        connection: SimConnection,
+        transaction_id: bytes,
+        group: str,  # noqa: ARG002
+    ) -> Generator[Any, Any, CancelState]:
+        """See `Fence.cancel`; it waits while another cancel holds the rows."""
+        later = self._database.table.later
+        yield 0.001
+        while later.is_held(transaction_id, connection):
+            yield 0.05
+        self._maybe_fail()
+        if not connection.is_open:
+            raise FenceMisuseError("no open transaction")
+        state = later.lock(transaction_id, connection)
+        if state is CancelState.NOT_FOUND and self._database.rows.get(transaction_id) in {1, 3}:
+            return CancelState.TOO_LATE
+        if state is CancelState.CANCELLED:
+            connection.cancels.append(transaction_id)
+        return state
 
     def commit(self, connection: SimConnection) -> Generator[Any, Any, None]:
         """See `Fence.commit`; with faults on it may fail before or after it applied."""

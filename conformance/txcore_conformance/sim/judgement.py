@@ -120,7 +120,11 @@ def judge_all(cast: Cast) -> int:
             messages=truth.core.messages,
             in_table=cast.database.table.holds(identity),
             digest=cast.database.digests.get(identity, b"") if is_committed else b"",
+            dues_ms=truth.dues_ms,
+            cancelled=frozenset(truth.dues_ms) if identity in cast.database.cancelled else frozenset(),
         )
+        if facts.cancelled and truth.has_been_late:
+            world.break_rule(f"S13 {id_text(identity)} was cancelled, although a cancel was answered TOO_LATE")
         if facts.is_via_table and journey.halves and journey.final:
             world.note("half of a fallback closed")
         if any(op.forced == Forced.OVERRIDE for _, op in journey.ops):  # no operator of a seed overrides the fence

@@ -46,8 +46,9 @@ from txcore_conformance.sim import cast as cast_module
 from txcore_conformance.sim import fence_mutants, log_mutants, operators, producers, table_mutants
 from txcore_conformance.sim.cast import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
+from txcore_conformance.sim.later import LaterRows
 from txcore_conformance.sim.process import Process
-from txcore_conformance.sim.table import SimRelayTable
+from txcore_conformance.sim.table import SimRelayTable, SimTable
 
 STRONG, KAFKA, RABBITMQ, NATS = "strong", "kafka-like", "rabbitmq-like", "nats-like"
 ALL = (STRONG, KAFKA, RABBITMQ, NATS)
@@ -348,6 +349,12 @@ MUTANTS: Mapping[str, Mutant] = {
     "relay_goes_on_behind_refusal": Mutant(
         "S12", _replace(relaying, "_is_through", table_mutants.go_on_behind_a_refusal)
     ),
+    "turned_early": Mutant("R16", _replace(SimTable, "turn_due", table_mutants.turn_before_it_is_due)),
+    "waiting_row_seen": Mutant("R16", _replace(SimRelayTable, "visible", table_mutants.see_waiting_rows)),
+    "delayed_by_half": Mutant("R16", _replace(transactions, "_note_delay", lambda *_: None)),
+    "turned_beside_cancel": Mutant("R16", _replace(LaterRows, "due", table_mutants.turn_what_a_cancel_holds)),
+    "cancel_of_the_rest": Mutant("R16", _replace(LaterRows, "lock", table_mutants.cancel_what_is_left)),
+    "cancel_by_itself": Mutant("R16", _replace(SimFence, "cancel", table_mutants.cancel_at_once)),
     "immunity_ignored": Mutant(
         "R6", _replace(LogReader, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
     ),

@@ -121,6 +121,7 @@ def _stage(seed: int, *, may_be_real: bool) -> Cast:
     watch(cast)
     cast.choose_many(random.Random(f"many {seed}"))
     cast.table_rng = random.Random(f"table {seed}")
+    cast.choose_later(random.Random(f"later {seed}"), is_real=is_real)
     cast.mode = cast.table_rng.choices([Mode.HALF, Mode.AUTO, Mode.TABLE], [4, 2, 1])[0]
     cast.surprise_rng = surprise_rng
     cast.holders_chance = surprise_rng.choice([0.0, 0.0, 0.0, 0.4])
@@ -151,7 +152,7 @@ def _begin(cast: Cast) -> None:
         start_producer(cast, styles, rng.choice([2, 4, 6]))
     for _ in range(rng.choice([1, 2, 2])):
         start_checker(cast)
-    if cast.mode is not Mode.HALF:
+    if cast.has_relays:
         start_producer(cast, [Style.DATABASE, Style.PRIMITIVE], cast.table_rng.choice([6, 12]))
         for _ in range(cast.table_rng.choice([1, 2])):
             start_relay(cast)
@@ -276,7 +277,7 @@ def _end_faults(cast: Cast) -> None:
         process.kill()
     if not any(process.is_alive for process in cast.checkers):
         start_checker(cast, is_immortal=True)
-    if cast.mode is not Mode.HALF:
+    if cast.has_relays:
         start_relay(cast, is_immortal=True)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from txcore import wire
@@ -21,6 +23,7 @@ from txcore.records import Half, HalfRecord, Op, OpKind, Resolution
 from txcore.results import EndState
 from txcore.runtime.circuit_breaker import CircuitBreaker
 from txcore.runtime.commands import Call, Flow
+from txcore_conformance.sim.cancels import plan_cancels
 from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, Style, Truth, Wish, ended, send
 from txcore_conformance.sim.database import SimDatabaseError, SimFence
 from txcore_conformance.sim.listening import SimListener
@@ -123,6 +126,24 @@ def _has_ended(cast: Cast, process: Process, error: BaseException | None) -> Non
         process.end()
 
 
+def _delayed_messages(cast: Cast, truth: Truth) -> Iterator[Message]:
+    """Yield the messages of a transaction that the table can hold, in some seeds with delays."""
+    world, rng = cast.world, cast.later_rng
+    is_delayed = cast.later_chance > 0 and rng.random() < cast.later_chance
+    for index, message in enumerate(_messages(cast)):
+        if is_delayed and rng.random() < 0.7:
+            delay_s = rng.choice([0.3, 3.0, 12.0]) * rng.random() + 0.001
+            due_ms = truth.dues_ms[index] = world.now_ms() + math.ceil(delay_s * 1000)
+            if rng.random() < 0.5:
+                message.delay_s = delay_s
+            else:
+                message.deliver_at = datetime.fromtimestamp(due_ms // 1000, UTC) + timedelta(milliseconds=due_ms % 1000)
+            world.note("delayed message")
+        yield message
+    if truth.dues_ms:
+        plan_cancels(cast, truth)
+
+
 def _messages(cast: Cast) -> list[Message]:
     world = cast.world
     count = world.rng.choice([1, 1, 2, 3])
@@ -145,7 +166,7 @@ def _key(cast: Cast, index: int) -> bytes | None:
 def _database_style(cast: Cast, truth: Truth) -> Flow[None]:
     core = truth.core
     yield from flow.database_begin(core, cast.database)
-    for message in _messages(cast):
+    for message in _delayed_messages(cast, truth):
         publish(core, message)
     yield truth.work_s
     if truth.wish is not Wish.COMMIT:
@@ -163,7 +184,7 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
     core, database = truth.core, cast.database
     fence = core.context.fence
     assert isinstance(fence, SimFence)
-    for message in _messages(cast):
+    for message in _delayed_messages(cast, truth):
         publish(core, message)
     connection = database.connect(truth.process)
     database.begin(connection)

@@ -54,6 +54,7 @@ def _relay(cast: Cast, context: RelayContext) -> Flow[None]:
             yield 0.3
         if table.is_drained():
             yield table.bell()
+            context.look_at_s = 0.0
         yield 0.05 if report.sent else 0.4
 
 

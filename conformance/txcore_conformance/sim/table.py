@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from txcore import wire
 from txcore.errors import BackendUnavailableError
-from txcore.message_table import Refused, TableRow, Taken
+from txcore.message_table import Refused, TableRow, Taken, Turned
+from txcore_conformance.sim.later import LaterRows, LaterState
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.world import World
 
@@ -44,6 +45,7 @@ class SimTable:
     Attributes:
         history: Every row that was ever committed, by transaction and index.
         takes: How often a relay took each row; each time but the first may publish it again.
+        later: The delayed rows.
     """
 
     world: World
@@ -53,6 +55,7 @@ class SimTable:
     takes: Counter[tuple[bytes, int]] = field(default_factory=Counter)
     holders: dict[int, object] = field(default_factory=dict)
     real: RealDatabase | None = None
+    later: LaterRows = field(default_factory=LaterRows)
     _bell: Future[None] | None = None
 
     def tick(self) -> int:
@@ -69,19 +72,42 @@ class SimTable:
         """Make a transaction's rows visible."""
         committed = self.tick()
         for row, begun in rows:
-            key = (row.transaction_id, row.index)
-            self.rows[key] = self.history[key] = SimRow(row, begun, committed)
+            if row.due_ms:
+                self.later.add(row)
+            else:
+                self._add(SimRow(row, begun, committed))
         bell, self._bell = self._bell, None
         if bell is not None:
             bell.set_result(None)
 
+    def _add(self, each: SimRow) -> None:
+        key = (each.row.transaction_id, each.row.index)
+        self.rows[key] = self.history[key] = each
+
+    def turn_due(self, now_ms: int, row_max: int) -> int:
+        """Turn delayed rows that are due into ordinary ones, at one moment; returns their number."""
+        rows = self.later.due(now_ms)[:row_max]
+        place = self.tick()
+        for each in rows:
+            each.state = LaterState.TURNED
+            self._add(SimRow(each.row, place, place))
+            self.world.note("delayed row turned")
+        return len(rows)
+
+    def lose(self, transaction_id: bytes) -> None:
+        """Forget a transaction's rows: a crash has undone its commit."""
+        for index in self.holds(transaction_id):
+            self.rows.pop((transaction_id, index), None)
+            self.later.rows.pop((transaction_id, index), None)
+
     def holds(self, transaction_id: bytes) -> frozenset[int]:
-        """Return the indices of a transaction's messages that are still in the table."""
-        return frozenset(index for identity, index in self.rows if identity == transaction_id)
+        """Return the indices of a transaction's messages that are still in the table, or wait to be due."""
+        found = frozenset(index for identity, index in self.rows if identity == transaction_id)
+        return found | self.later.waiting_of(transaction_id)
 
     def is_drained(self) -> bool:
-        """Return whether no row is left to be sent."""
-        return all(each.is_parked for each in self.rows.values())
+        """Return whether no row is left to be sent, now or later."""
+        return all(each.is_parked for each in self.rows.values()) and not self.later.is_waiting()
 
     def disorder(self, places: dict[tuple[bytes, int], int]) -> Iterator[str]:
         """Yield each message that was sent before one of its lane and topic that was committed before it began.
@@ -134,6 +160,17 @@ class SimRelayTable:
                 table.world.causes[row.transaction_id] += 1
                 table.world.note("row taken again")
         return Taken(free, rows, hold)
+
+    def turn_due(self, group: str, row_max: int) -> Generator[Any, Any, Turned]:  # noqa: ARG002
+        """See `MessageTable.turn_due`; the answer may be lost, whether or not rows were turned."""
+        table = self.table
+        yield 0.002
+        self._maybe_fail()
+        now_ms = table.world.now_ms()
+        count = table.turn_due(now_ms, row_max)
+        self._maybe_fail()
+        next_ms = table.later.next_due_ms()
+        return Turned(count, None if next_ms is None else max(next_ms - now_ms, 0) / 1000)
 
     def visible(self, slots: Collection[int], resting: Collection[int]) -> list[TableRow]:
         """Return the rows of *slots* that a relay may see, oldest first."""

@@ -6,10 +6,11 @@ import weakref
 from collections.abc import Collection, Generator, Sequence
 from typing import Any, Final
 
-from txcore.message_table import TableRow, Taken
+from txcore.message_table import CancelState, TableRow, Taken
 from txcore.outbox.relay_steps import RelayContext
 from txcore.records import Outcome, Status
-from txcore_conformance.sim.database import SimDatabase
+from txcore_conformance.sim.database import SimDatabase, SimFence
+from txcore_conformance.sim.later import LaterRow, LaterRows, LaterState
 from txcore_conformance.sim.table import SimRelayTable, SimTable
 
 _take = SimRelayTable.take
@@ -58,3 +59,44 @@ def go_on_behind_a_refusal(context: RelayContext, work: Any, row: TableRow, outc
     if outcome.status is Status.DURABLE:
         work.sent.append(row)
     return True
+
+
+# -- delays ------------------------------------------------------------------------------------------------------------
+
+_turn_due = SimTable.turn_due
+_due = LaterRows.due
+_lock = LaterRows.lock
+
+
+def turn_before_it_is_due(self: SimTable, now_ms: int, row_max: int) -> int:
+    """Turn rows two seconds too early, as by a clock that is ahead."""
+    return _turn_due(self, now_ms + 2_000, row_max)
+
+
+def see_waiting_rows(self: SimRelayTable, slots: Collection[int], resting: Collection[int]) -> list[TableRow]:
+    """Read waiting rows as if they were ordinary ones."""
+    waiting = [each.row for each in self.table.later.rows.values() if each.state is LaterState.WAITS]
+    return [*_visible(self, slots, resting), *(row for row in waiting if row.slot in slots)]
+
+
+def turn_what_a_cancel_holds(self: LaterRows, now_ms: int) -> Sequence[LaterRow]:
+    """Turn rows that an open transaction has locked, so that its cancel and the delivery both happen."""
+    found = [each for each in self.rows.values() if each.state is LaterState.WAITS and each.row.due_ms <= now_ms]
+    return sorted(found, key=lambda each: each.row.due_ms)
+
+
+def cancel_what_is_left(self: LaterRows, transaction_id: bytes, holder: object) -> CancelState:
+    """Cancel the rows that still wait, although another one of the transaction was due."""
+    for each in self.of(transaction_id):
+        each.holder = holder
+    return CancelState.CANCELLED if self.waiting_of(transaction_id) else _lock(self, transaction_id, holder)
+
+
+_cancel = SimFence.cancel
+
+
+def cancel_at_once(self: SimFence, connection: Any, identity: bytes, group: str) -> Generator[Any, Any, CancelState]:
+    """Cancel by itself, and not with the caller's transaction."""
+    state = yield from _cancel(self, connection, identity, group)
+    self._database.table.later.unlock(connection, is_committed=True)
+    return state

@@ -105,6 +105,10 @@ class World:
         self.now_s = max(self.now_s, end_s)
         return is_done()
 
+    def now_ms(self) -> int:
+        """Return the time by the right clock, which broker and database have, in milliseconds."""
+        return EPOCH_MS + round(self.now_s * 1000)
+
     def step(self, end_s: float) -> bool:
         """Play the next event up to *end_s*; returns False if there is none, and the time is *end_s* then."""
         if not self._events or self._events[0][0] > end_s:

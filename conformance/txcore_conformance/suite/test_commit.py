@@ -21,8 +21,7 @@ from txcore import (
 )
 from txcore.digest import digest_of, joined, message_digest
 from txcore.records import OpKind
-from txcore.wire import HEADER_ID, HEADER_KEY, target_id
-from txcore_conformance.invariants import OWN_HEADERS
+from txcore.wire import HEADER_ID, HEADER_KEY, OWN_HEADERS, target_id
 from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Kit
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from txcore.audit.verdicts import DROPPED, PARKED, SENT
+from txcore.audit.verdicts import CANCELLED, DROPPED, PARKED, SENT
 from txcore.errors import BackendUnavailableError
 from txcore.ids import ID_BYTES, born_ms, first_id_at
 from txcore_spark.plan import Range, flushed
@@ -81,14 +81,19 @@ def as_bytes(value: Any) -> bytes:
 def _state(connection: Connection, table: str) -> str:
     """Return the expression for a row's state, in which the message table's content replaces state 3.
 
-    It gives `PARKED` where a message is parked, otherwise 3 while a message waits, `DROPPED` when the rest was dropped,
-    and `SENT` when the table holds no message of the transaction.
+    It gives `PARKED` where a message is parked, otherwise 3 while a message waits, also for its time, `DROPPED` or
+    `CANCELLED` when the rest was dropped or cancelled, and `SENT` when no message of the transaction is left.
     """
     if not _is_there(connection, f"SELECT 1 FROM {table}_msg WHERE 1 = 0"):
         return "f.state"
     worst = "max(CASE m.parked WHEN 1 THEN 3 WHEN 0 THEN 2 ELSE 1 END)"
     left = f"(SELECT {worst} FROM {table}_msg m WHERE m.transaction_id = f.transaction_id)"
-    says = f"CASE {left} WHEN 3 THEN {PARKED} WHEN 2 THEN 3 WHEN 1 THEN {DROPPED} ELSE {SENT} END"
+    delayed = str(SENT)
+    if _is_there(connection, f"SELECT 1 FROM {table}_later WHERE 1 = 0"):
+        worst = "max(CASE l.state WHEN 0 THEN 2 WHEN 2 THEN 1 ELSE 0 END)"
+        waits = f"(SELECT {worst} FROM {table}_later l WHERE l.transaction_id = f.transaction_id)"
+        delayed = f"CASE {waits} WHEN 2 THEN 3 WHEN 1 THEN {CANCELLED} ELSE {SENT} END"
+    says = f"CASE {left} WHEN 3 THEN {PARKED} WHEN 2 THEN 3 WHEN 1 THEN {DROPPED} ELSE {delayed} END"
     return f"CASE WHEN f.state = 3 THEN {says} ELSE f.state END"
 
 

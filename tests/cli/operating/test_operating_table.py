@@ -41,6 +41,7 @@ def test_stats_counts_waiting_and_parked_messages(world, put, relay):
     assert "1 message to be sent, the oldest for " in world("table", "stats").output
     relay.run_once()
     empty = {"waiting": 0, "parked": 0, "oldest_age_s": 0.0, "dropped": 0, "reason": ""}
+    empty |= {"later": 0, "cancelled": 0, "next_due_s": None}
     assert world.json("table", "stats") == empty
 
 
@@ -116,6 +117,25 @@ def test_parked_message_is_dropped_with_its_reason(world, put, relay):
     assert world("table", "drop", identity, "--why", "again").status == 1
     world.kit.harness.create_topic("neither-is-this")
     assert relay.run_once().sent == 0
+
+
+def test_delayed_message_is_cancelled_until_it_is_due(world, put, relay):
+    """The answer is printed, and repeated; a message that was sent is too late, an unknown one is not found."""
+    sent, unknown = put(), str(uuid.UUID(int=1 << 126))
+    relay.run_once()
+    producer = library.TransactionProducer(world.kit.backend, world.kit.group, fence=world.fence)
+    with producer.transaction(world.engine) as tx:
+        tx.publish(library.Message(world.topic, b"body", delay_s=7000))
+    identity = str(tx.transaction_id)
+    assert "; 1 later, the next in " in world("table", "stats").output
+    assert "say why" in world("cancel", identity, "--why", "").sentence
+    for _ in range(2):
+        ran = world("cancel", identity, "--why", "paid by phone", "--by", "ann")
+        assert (ran.status, ran.output) == (0, f"{identity}: CANCELLED\n")
+    assert world("table", "stats").output == "0 messages to be sent; 0 parked, 1 cancelled\n"
+    ran = world("cancel", sent, unknown, identity, "--why", "x", "--json")
+    assert ran.status == 1
+    assert [f'"{each}"' in ran.output for each in ("TOO_LATE", "NOT_FOUND", "CANCELLED")] == [True] * 3
 
 
 def test_group_must_be_named(world):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from txcore.cli.operating import deciding, fences, listing, relaying, showing, tables, top, topics
+from txcore.cli.operating.place import at_place
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -21,6 +22,7 @@ def add_to(app: Typer) -> None:
         ("resume", deciding.resume),
         ("commit", deciding.commit),
         ("rollback", deciding.rollback),
+        ("cancel", at_place(tables.cancel)),
         ("top", top.top),
         ("relay", relaying.relay),
     ):

@@ -1,4 +1,4 @@
-"""`txcore table`: the message table; counted, its parked messages listed, sent again, or dropped."""
+"""`txcore table`: the message table, counted; its parked messages listed, sent again, or dropped; `txcore cancel`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from txcore.cli.operating.place import Address, Place, acting_name, at_place, op
 from txcore.cli.operating.screen import ASKING, Screen
 from txcore.errors import UsageError, WireFormatError
 from txcore.ids import id_text, parse_id
+from txcore.message_table import CancelState
 from txcore.operator import formatting
 
 if TYPE_CHECKING:
@@ -106,6 +107,31 @@ def drop(
     _show_counts(place, counts, "dropped")
 
 
+def cancel(
+    place: Place,
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Whole transaction ids.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept with the messages.")],
+) -> None:
+    """Cancel the delayed messages of these transactions before they are due: all of a transaction, or none.
+
+    A record stays, with the operator's name, the time and the reason. The answers are CANCELLED, also when repeated;
+    TOO_LATE once a message was due, or where none was delayed; and NOT_FOUND.
+
+    Exit code: 0 all are cancelled, 1 one is not, or the database cannot be reached, 2 misuse.
+    """
+    asked = [parse_id(each) for each in ids]
+    by, screen = acting_name(place), Screen(as_json=place.as_json)
+    with _table(place) as table, screen.busy(ASKING):
+        states = {id_text(identity): table.cancel(identity, why, by) for identity in asked}
+    if place.as_json:
+        screen.json({name: state.value for name, state in states.items()})
+    else:
+        for name, state in states.items():
+            screen.say(f"{name}: {state.value}")
+    if any(state is not CancelState.CANCELLED for state in states.values()):
+        raise typer.Exit(1)
+
+
 for _command in (stats, parked, resume, drop):
     app.command(_command.__name__)(at_place(_command))
 
@@ -114,7 +140,25 @@ def counts_text(found: TableStats) -> str:
     """Return the counts of a message table as a line."""
     age = f", the oldest for {formatting.age(found.oldest_age_s)}" if found.waiting else ""
     dropped = f", {found.dropped:,} dropped" if found.dropped else ""
-    return f"{formatting.many(found.waiting, 'message')} to be sent{age}; {found.parked:,} parked{dropped}"
+    cancelled = f", {found.cancelled:,} cancelled" if found.cancelled else ""
+    later = f"; {found.later:,} later{_next(found)}" if found.later else ""
+    to_send = f"{formatting.many(found.waiting, 'message')} to be sent{age}"
+    return f"{to_send}; {found.parked:,} parked{dropped}{cancelled}{later}{_unserved(found)}"
+
+
+def _unserved(found: TableStats) -> str:
+    """Return for how long no relay has been seen, where messages wait for one."""
+    if not found.is_unserved:
+        return ""
+    since = "ever" if found.relay_seen_s is None else f"for {formatting.age(found.relay_seen_s)}"
+    return f"; no relay was seen {since}: nothing is sent"
+
+
+def _next(found: TableStats) -> str:
+    """Return when the next delayed message is due."""
+    if found.next_due_s is None:
+        return ""
+    return f", the next in {formatting.age(found.next_due_s)}" if found.next_due_s > 0 else ", the next is due"
 
 
 def table_of(fence: SqlFence, address: Address) -> SqlMessageTable:
