@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -96,11 +96,6 @@ class Message(msgspec.Struct, gc=False):
         if type(self.body) is not bytes or type(self.key) is str:  # type: ignore[comparison-overlap] # a common mistake
             _require_types(self)
 
-    @property
-    def is_delayed(self) -> bool:
-        """Whether the message waits until it is due."""
-        return self.deliver_at is not None or self.delay_s is not None
-
     @classmethod
     def of(
         cls,
@@ -172,8 +167,8 @@ class Message(msgspec.Struct, gc=False):
         )
 
 
-def validate_message(message: Message) -> None:
-    """Refuse a message that must never reach a broker.
+def validate_message(message: Message) -> bool:
+    """Refuse a message that must never reach a broker; returns whether it is delayed.
 
     Raises:
         MessageRejectedError: no Message, wrong types, empty topic, a reserved header, or a header that asks for delay;
@@ -192,8 +187,10 @@ def validate_message(message: Message) -> None:
         _validate_headers(topic, message.headers)
     if message.check_policy is not None and not isinstance(message.check_policy, CheckPolicy):
         raise _of_wrong_type(topic, "check_policy", "a txcore.CheckPolicy or None", message.check_policy)
-    if message.deliver_at is not None or message.delay_s is not None:
-        require_valid_delay(message)
+    if message.deliver_at is None and message.delay_s is None:
+        return False
+    require_valid_delay(message)
+    return True
 
 
 def require_valid_delay(message: Message, now_ms: int | None = None) -> None:
@@ -209,16 +206,15 @@ def require_valid_delay(message: Message, now_ms: int | None = None) -> None:
         raise MessageRejectedError(text, topic=message.topic, reason=field)
 
 
-def refuse_delay(message: Message, why: str) -> None:
-    """Refuse a delay where nothing can hold the message until it is due.
+def refuse_delay(message: Message, why: str) -> NoReturn:
+    """Refuse a delayed message where nothing can hold it until it is due.
 
     Raises:
-        MessageRejectedError: the message has one; `reason` is the field.
+        MessageRejectedError: always; `reason` is the field.
     """
-    if message.is_delayed:
-        field = "deliver_at" if message.deliver_at is not None else "delay_s"
-        text = f"Message.{field} for {message.topic!r} {why}; nothing was sent"
-        raise MessageRejectedError(text, topic=message.topic, reason=field)
+    field = "deliver_at" if message.deliver_at is not None else "delay_s"
+    text = f"Message.{field} for {message.topic!r} {why}; nothing was sent"
+    raise MessageRejectedError(text, topic=message.topic, reason=field)
 
 
 def _require_types(message: Message) -> None:

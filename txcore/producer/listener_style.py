@@ -94,8 +94,8 @@ def send_in_transaction(
     context = transaction.context
     database = yield from _learn_database(context)
     _require_half(context)
-    validate_message(message)
-    refuse_delay(message, NO_DELAY)
+    if validate_message(message):
+        refuse_delay(message, NO_DELAY)
     add(transaction, message)
     _open([transaction], database)
     half = make_half(transaction)
@@ -134,8 +134,8 @@ def _opened(sendings: Sendings, database: bytes) -> tuple[list[int], list[HalfRe
     opened: list[int] = []
     for index, (message, _) in enumerate(sendings.pairs):
         try:
-            validate_message(message)
-            refuse_delay(message, NO_DELAY)
+            if validate_message(message):
+                refuse_delay(message, NO_DELAY)
             add(transactions[index], message)
         except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
             sendings.failed(index, error)

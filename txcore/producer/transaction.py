@@ -223,12 +223,12 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
             f"transaction {id_text(transaction.identity)} is {transaction.phase.value}; "
             "publish before prepare, or begin another one"
         )
-    validate_message(message)
+    is_delayed = validate_message(message)
     if len(transaction.messages) >= MESSAGE_COUNT_MAX:
         raise MessageRejectedError(
             f"a transaction holds at most {MESSAGE_COUNT_MAX} messages", topic=message.topic, reason="count"
         )
-    if message.is_delayed:
+    if is_delayed:
         _note_delay(transaction, message)
     add(transaction, message)
 
