@@ -163,5 +163,9 @@ def test_threads_end_with_their_backend(kit):
     kit.until(claim.poll, "an assignment")
     kit.wait(backend.close(kit.timeout_s))
     kit.wait(claim.close(kit.timeout_s))
-    left = {thread.name for thread in threading.enumerate()} - before
-    assert not [name for name in left if name.startswith("txcore-kafka-") and not name.endswith("close")]
+
+    def left():
+        names = {thread.name for thread in threading.enumerate()} - before
+        return [name for name in names if name.startswith("txcore-kafka-") and not name.endswith("close")]
+
+    kit.until(lambda: not left(), "the end of the threads")

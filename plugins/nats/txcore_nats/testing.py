@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Final, TypeVar
 import nats
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, StreamConfig
-from nats.js.errors import NotFoundError
+from nats.js.errors import NoKeysError, NotFoundError
+from nats.js.kv import KeyValue
 from txcore_conformance.brokers.harness import BrokerHarness
 from txcore_conformance.harness import Delivered, Gap
 from txcore_conformance.machine import base_folder, machine_lock
@@ -20,6 +21,7 @@ from txcore.errors import MessageRejectedError
 from txcore.records import LogKind
 
 CALL_TIMEOUT_S: Final = 20.0
+POLL_S: Final = 0.02
 READ_COUNT: Final = 500
 READ_TIMEOUT_S: Final = 5.0
 HALF_BYTES_MAX: Final = 33_554_432
@@ -108,14 +110,11 @@ class NatsHarness(BrokerHarness):
         async def expire() -> bool:
             client = await self._connected()
             bucket = await client.jetstream().key_value(f"txc_{group}")
-            entries = {}
-            for key in await bucket.keys():
-                entries[key] = (await bucket.get(key)).value or b""
-            ids = [key.rpartition(".")[2] for key, value in entries.items() if f'"{member}"'.encode() in value]
-            for key, value in entries.items():
-                if key.startswith("own.lease.") and any(identity.encode() in value for identity in ids):
-                    await bucket.put(key, b'{"owner":""}')
-            return bool(ids)
+            while not (leases := await _leases_of(bucket, member)):  # a member joins in its own time
+                await asyncio.sleep(POLL_S)  # noqa: ASYNC110 - a server's state has no event
+            for key in leases:
+                await bucket.put(key, b'{"owner":""}')
+            return True
 
         return self._call(expire())
 
@@ -260,3 +259,17 @@ def _delivered(message: Any) -> Delivered:
         headers,
         round(metadata.timestamp.timestamp() * 1000),
     )
+
+
+async def _leases_of(bucket: KeyValue, member: str) -> list[str]:
+    """Return the keys of the partitions that a member has at this moment."""
+    try:
+        entries = {key: (await bucket.get(key)).value or b"" for key in await bucket.keys()}
+    except NoKeysError:
+        return []
+    ids = [key.rpartition(".")[2] for key, value in entries.items() if f'"{member}"'.encode() in value]
+    return [
+        key
+        for key, value in entries.items()
+        if key.startswith("own.lease.") and any(identity.encode() in value for identity in ids)
+    ]
