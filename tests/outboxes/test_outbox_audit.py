@@ -79,7 +79,7 @@ def test_audit_finds_ten_anomalies_of_each_kind(make_shop, layout):
 
 
 def test_audit_is_inconclusive_where_sent_rows_are_gone(make_shop):
-    """Without a source that keeps rows, nothing tells what should be in the topic, so it is never a pass."""
+    """Without a source that keeps rows, no proof exists of what should be in the topic, so it is never a pass."""
     shop = make_shop("masstransit")
     shop.deliver(shop.events(3))
     found = examine(shop.asked(kept=""))
@@ -268,7 +268,7 @@ def test_command_without_the_extra_names_it(make_shop, capsys, monkeypatch):
 
 
 def test_id_that_is_no_uuid_is_matched(make_shop):
-    """Ids of any form stand for themselves."""
+    """An id of any form is matched as it is."""
     shop = make_shop("eventuate")
     events = shop.events(2)
     for number, each in enumerate(events):

@@ -1,4 +1,4 @@
-"""The message that a row of another library's outbox table stands for."""
+"""The message that is meant by a row of another library's outbox table."""
 
 from __future__ import annotations
 

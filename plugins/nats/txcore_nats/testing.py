@@ -110,8 +110,8 @@ class NatsHarness(BrokerHarness):
         async def expire() -> bool:
             client = await self._connected()
             bucket = await client.jetstream().key_value(f"txc_{group}")
-            while not (leases := await _leases_of(bucket, member)):  # a member joins in its own time
-                await asyncio.sleep(POLL_S)  # noqa: ASYNC110 - a server's state has no event
+            while not (leases := await _leases_of(bucket, member)):  # noqa: ASYNC110 - it joins in its own time
+                await asyncio.sleep(POLL_S)
             for key in leases:
                 await bucket.put(key, b'{"owner":""}')
             return True

@@ -10,7 +10,7 @@ import msgspec
 
 
 def value_print(value: bytes) -> int:
-    """Return a signed number of 64 bits that stands for *value*."""
+    """Return the print of *value*: a signed number of 64 bits."""
     return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "big", signed=True)
 
 
