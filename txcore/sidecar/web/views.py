@@ -88,6 +88,7 @@ def table_info(relay: RelayStats | None) -> dict[str, Any] | None:
         "oldest": formatting.age(found.oldest_age_s) if found.waiting else NOTHING,
         "parked": f"{found.parked:,}",
         "dropped": f"{found.dropped:,}",
+        "later": f"{found.later:,}" if found.later else "",
         "is_parked": bool(found.parked),
         "sent": f"{relay.sent:,}",
         "reason": formatting.readable(found.reason, REASON_MAX),
