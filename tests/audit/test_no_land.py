@@ -19,7 +19,7 @@ from txcore.errors import UsageError
 
 SAME = ("counts", "severities", "exit_code", "records", "strange", "transactions", "gaps", "topics", "ends")
 LEFT = {"counts.parquet", "coverage.parquet", "findings", "gaps.parquet", "latency.parquet", "report.html",
-        "summary.parquet", "_manifest.json"}  # fmt: skip
+        "report.json", "summary.parquet", "_manifest.json"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -84,5 +84,5 @@ def test_a_lost_target_is_not_published_again_without_rows(runs):
     assert 0 == repair(loaded, number, only=stuck, apply=False, say=lines.append)
     assert "STUCK  park it" in lines[0]
     page = Path(bed.store().path(number, "report.html")).read_text(encoding="utf-8")
-    assert "this run kept no rows" in page
-    assert 1 == page.count("--apply")  # of the stuck half
+    assert "This run kept no rows" in page
+    assert 1 == page.count("--apply</code>")  # of the stuck half
