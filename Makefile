@@ -13,7 +13,7 @@ PYTHON ?= $(firstword $(foreach each,python3 python3.14 python3.13 python3.12 py
 SEEDS ?= 100000
 HISTORIES ?= 100000
 CYCLES ?= 200
-VERDICTS ?= rules equal_verdicts oracle message_table command
+VERDICTS ?= rules equal_verdicts engines forgeries oracle message_table command
 WORKERS ?= 4
 BROKER ?= memory,sqlite
 SECONDS ?= 300
@@ -103,8 +103,8 @@ audit: $(DEV) ## the tests of the audit: one Java process, one after the other, 
 	$(BIN)/pytest -q -o faulthandler_timeout=900 -m "not heavy" tests/audit
 
 .PHONY: verdicts
-verdicts: $(DEV) ## of these, what needs no broker: rules, the oracle beside Spark, the command
-	$(BIN)/pytest -q -o faulthandler_timeout=900 $(VERDICTS:%=tests/audit/test_%.py)
+verdicts: $(DEV) ## of these, what needs no broker: rules and engines, the oracle beside both, the command
+	TXCORE_AUDIT_SEEDS=$${TXCORE_AUDIT_SEEDS:-100} $(BIN)/pytest -q -o faulthandler_timeout=900 $(VERDICTS:%=tests/audit/test_%.py)
 
 .PHONY: heavy
 heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions, profiles of the memory broker

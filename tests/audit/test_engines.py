@@ -126,6 +126,22 @@ def test_steps_of_both_engines_continue_each_other(bed, duck, spark):
     assert 5 * [False] == [bool(bed.store().manifest(number)["gaps"]) for number in bed.store().finished()]
 
 
+def test_duckdb_holds_nothing_of_a_step_when_the_next_one_begins(bed, duck):
+    """The mode `continuous` runs steps for ever in one process; only a step without landed rows holds them."""
+    bed.write(None, Verdict.LOST)
+    audit = Audit(duck, bed.loaded(), bed.store())
+
+    def tables():
+        return duck.connection.execute("SELECT count(*) FROM duckdb_tables()").fetchone()[0]
+
+    assert {"LOST": 1} == audit.incremental()["counts"]
+    assert 0 == tables()
+    assert {"LOST": 1} == audit.once(is_landed=False)["counts"]
+    assert 2 == tables()
+    assert {"LOST": 1} == audit.incremental()["counts"]
+    assert 0 == tables()
+
+
 def test_only_engines_import_an_engine():
     """A rule that knew one would need a second copy for the other."""
     found = set()

@@ -130,7 +130,7 @@ class Group:
             importlib.import_module("txcore_spark.engines.native").land(
                 self.world.spark.session, url or self.world.url, ranges, keep
             )
-        return [each.asDict() | {"tx": bytes(each["tx"])} for each in keep.rows().collect()]
+        return [each | {"tx": bytes(each["tx"])} for each in keep.rows().collect()]
 
 
 def kinds(rows):

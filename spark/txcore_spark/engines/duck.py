@@ -37,17 +37,14 @@ class DuckKeep:
         self._engine = engine
         self._folder = folder_of(store.place(number, ROWS))
         self._lines = folder_of(store.place(number, LINES))
-        self._table = f"rows_{number}"
-        if not is_landed:
-            columns = ", ".join(f"{quoted(each.name)} {_TYPES[str(each.type)]}" for each in SCHEMA)
-            engine.connection.execute(f"CREATE TEMP TABLE {self._table} ({columns})")
+        self._held = None if is_landed else engine.held(engine.read([]))
 
     def read(self, wanted: Wanted, settings: AuditSection) -> None:  # noqa: ARG002 - they are Spark's
         """See `Keep.read`."""
         tables = _grouped(self._batches([(url, each) for url, ranges in wanted for each in ranges]))
-        if not self.is_landed:
+        if self._held is not None:
             for table in tables:
-                self._engine.insert(self._table, table)
+                self._engine.insert(self._held, table)
             return
         writer: parquet.ParquetWriter | None = None
         try:
@@ -67,21 +64,23 @@ class DuckKeep:
 
     def rows(self) -> DuckFrame:
         """See `Keep.rows`."""
-        if self.is_landed:
-            return self._engine.read([self._folder.as_uri()])
-        return DuckFrame(self._engine.connection, f"SELECT * FROM {self._table}", SCHEMA.names)
+        return self._engine.read([self._folder.as_uri()]) if self._held is None else self._held
 
     def lines(self, frame: DuckFrame) -> DuckFrame:
         """See `Keep.lines`."""
         if not self.is_landed:
-            return frame.kept()
+            return self._engine.held(frame)
         kept = frame.kept()
+        shown = ", ".join(quoted(each) for each in kept.columns if each != "doubt")
+        parts = []
         for doubt in (0, 1):
             place = self._lines / f"doubt={doubt}" / "part-00000.parquet"
             place.parent.mkdir(parents=True)
-            shown = ", ".join(quoted(each) for each in kept.columns if each != "doubt")
             self._engine.copy(f"SELECT {shown} FROM ({kept.sql}) WHERE doubt = {doubt}", place)
-        return kept
+            parts.append(f"SELECT {shown}, {doubt} AS doubt FROM {_parquet([place])}")
+        kept.release()
+        names = [*(each for each in kept.columns if each != "doubt"), "doubt"]
+        return DuckFrame(self._engine.connection, " UNION ALL ".join(parts), names)
 
 
 class DuckEngine:
@@ -99,6 +98,7 @@ class DuckEngine:
     def __init__(self, memory: str = "2g") -> None:
         self.connection = duckdb.connect()
         self._reading: dict[int, tuple[int, int]] = {}
+        self._held: list[DuckFrame] = []
         scratch = Path(tempfile.gettempdir()) / f"txcore-audit-{secrets.token_hex(4)}"
         number, unit = memory[:-1], memory[-1:].lower()
         try:
@@ -127,18 +127,19 @@ class DuckEngine:
         self.connection.close()
 
     def keep(self, store: Store, number: int, *, is_landed: bool = True) -> DuckKeep:
-        """See `Engine.keep`."""
+        """See `Engine.keep`; what the step before held in memory is released."""
+        while self._held:
+            self._held.pop().release()
         return DuckKeep(self, store, number, is_landed=is_landed)
 
     def read(self, places: Sequence[str]) -> DuckFrame:
         """See `Engine.read`."""
-        files = [literal(str(each)) for place in places for each in _files(folder_of(place))]
+        files = [each for place in places for each in _files(folder_of(place))]
         if not files:
             empty = ", ".join(f"CAST(NULL AS {_TYPES[str(each.type)]}) AS {quoted(each.name)}" for each in SCHEMA)
             return DuckFrame(self.connection, f"SELECT {empty} WHERE FALSE", SCHEMA.names)
         shown = ", ".join(map(quoted, SCHEMA.names))
-        sql = f"SELECT {shown} FROM read_parquet([{', '.join(files)}], hive_partitioning = false)"
-        return DuckFrame(self.connection, sql, SCHEMA.names)
+        return DuckFrame(self.connection, f"SELECT {shown} FROM {_parquet(files)}", SCHEMA.names)
 
     def write(self, frame: DuckFrame, place: str) -> DuckFrame:
         """See `Engine.write`."""
@@ -146,12 +147,17 @@ class DuckEngine:
         folder.mkdir(parents=True)
         file = folder / "part-00000.parquet"
         self.copy(frame.sql, file)
-        return DuckFrame(self.connection, f"SELECT * FROM read_parquet({literal(str(file))})", frame.columns)
+        return DuckFrame(self.connection, f"SELECT * FROM {_parquet([file])}", frame.columns)
 
-    def insert(self, table: str, rows: pa.Table) -> None:
-        """Add rows to a table."""
+    def held(self, frame: DuckFrame) -> DuckFrame:
+        """Return a frame that is kept until the next step begins."""
+        self._held.append(frame.kept())
+        return self._held[-1]
+
+    def insert(self, frame: DuckFrame, rows: pa.Table) -> None:
+        """Add rows to a frame that is kept."""
         self.connection.register("new_rows", rows)
-        self.connection.execute(f"INSERT INTO {table} SELECT * FROM new_rows")
+        self.connection.execute(f"INSERT INTO {frame.table} SELECT * FROM new_rows")
         self.connection.unregister("new_rows")
 
     def copy(self, sql: str, file: Path) -> None:
@@ -193,6 +199,10 @@ def folder_of(place: str) -> Path:
             f"DuckDB keeps runs in a folder of this machine, not in {place!r}: --engine spark", key="audit.store"
         )
     return Path(unquote(parts.path))
+
+
+def _parquet(files: Sequence[Path]) -> str:
+    return f"read_parquet([{', '.join(literal(str(each)) for each in files)}], hive_partitioning = false)"
 
 
 def _files(folder: Path) -> list[Path]:

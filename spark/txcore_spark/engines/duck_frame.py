@@ -25,7 +25,7 @@ class DuckFrame:
         self.connection = connection
         self.sql = sql
         self.columns = list(columns)
-        self._table = table
+        self.table = table
 
     def _made(self, sql: str, columns: Sequence[str]) -> DuckFrame:
         return DuckFrame(self.connection, sql, columns)
@@ -100,7 +100,7 @@ class DuckFrame:
 
     def release(self) -> None:
         """See `Frame.release`."""
-        self.connection.execute(f"DROP TABLE {self._table}")
+        self.connection.execute(f"DROP TABLE {self.table}")
 
     def collect(self) -> list[dict[str, Any]]:
         """See `Frame.collect`."""
