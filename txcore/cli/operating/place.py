@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import pwd
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
@@ -17,6 +16,7 @@ from txcore.backends.files import require_file
 from txcore.backends.options import split_url
 from txcore.cli.helping import JSON_HELP
 from txcore.errors import UsageError
+from txcore.operator.login import login_name
 from txcore.operator.operator import Operator
 from txcore.registry import connect
 
@@ -182,15 +182,7 @@ def the_database(place: Place) -> Address:
 
 def acting_name(place: Place) -> str:
     """Return the operator's name: `--by`, else the login name; under sudo, the caller's one where it is known."""
-    if place.by:
-        return place.by
-    sudo = os.environ.get("SUDO_USER", "")
-    if sudo and os.getuid() == 0:
-        return sudo
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
+    return place.by or login_name()
 
 
 @dataclass(slots=True)
