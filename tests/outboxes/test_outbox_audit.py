@@ -12,6 +12,7 @@ import txcore_kafka.options
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from outbox_shop import CREATED, TABLES
+from sqlalchemy import inspect
 from txcore_conformance.kit import wait_until
 from txcore_spark.outboxes.command import examine
 
@@ -241,6 +242,18 @@ def test_command_prints_findings_and_ends_with_the_code(make_shop, capsys):
             assert {"LOST": 1} == json.loads(printed)["counts"]
         else:
             assert "violations (4 rows, 3 messages)" in printed
+
+
+def test_command_prints_the_trigger_as_it_is_to_be_run(make_shop, capsys):
+    """`--keep-sql` prints statements of any width on one line each, and changes nothing."""
+    shop = make_shop("eventuate")
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", "outbox", "--broker", "", "--database", shop.database, "--table", "message", "--keep-sql"])
+    assert 0 == ended.value.code
+    columns = "id, destination, headers, payload, published, creation_time"
+    assert f"INSERT INTO message_kept ({columns}) VALUES (NEW.id, NEW.destination" in capsys.readouterr().out
+    with shop.engine.connect() as connection:
+        assert ["message"] == inspect(connection).get_table_names()
 
 
 def test_command_without_the_extra_names_it(make_shop, capsys, monkeypatch):

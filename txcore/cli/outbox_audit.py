@@ -78,7 +78,7 @@ def outbox(
 
     def action() -> int:
         if keep_sql:
-            screen.out.print(module("outboxes.keeping", EXTRA).keeping_sql(database, table, kept or f"{table}_kept"))
+            typer.echo(module("outboxes.keeping", EXTRA).keeping_sql(database, table, kept or f"{table}_kept"))
             return 0
         asked = module("outboxes.asked", EXTRA).Asked(
             broker,
