@@ -16,7 +16,7 @@ from txcore_sqlite.consumer import SqliteConsumer
 
 import txcore
 
-TO_PAY_IN = timedelta(seconds=2)
+TO_PAY_IN = timedelta(seconds=3)
 CREATE = "CREATE TABLE IF NOT EXISTS orders (item TEXT, state TEXT, timer TEXT)"
 INSERT = text("INSERT INTO orders VALUES (:item, 'open', :timer)")
 PAY = text("UPDATE orders SET state = 'paid' WHERE item = :item AND state = 'open'")
