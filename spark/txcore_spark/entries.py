@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from txcore.audit.certificate import COMMITTED, OPEN, ROLLED_BACK, Entry
-from txcore.audit.verdicts import FAR, SENT
+from txcore.audit.verdicts import FAR, SENT, STATES
 from txcore.digest import joined
 from txcore.ids import born_ms, id_text
 from txcore.records import MARK_KINDS, OpKind
@@ -53,8 +53,8 @@ class _Seen:
             self.rollback = min(self.rollback, place)
         elif kind == Kind.TARGET:
             self.digests.setdefault(index, set()).add(digest)
-        elif kind == Kind.ROW and place * 8 + code > self.reading:
-            self.reading = place * 8 + code
+        elif kind == Kind.ROW and place * STATES + code > self.reading:
+            self.reading = place * STATES + code
             self.row = (
                 b"" if high is None else high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True)
             )
@@ -62,7 +62,7 @@ class _Seen:
     def outcome(self) -> str:
         if self.commit != self.rollback:
             return COMMITTED if self.commit < self.rollback else ROLLED_BACK
-        return COMMITTED if self.reading >= 0 and self.reading % 8 == SENT else OPEN
+        return COMMITTED if self.reading >= 0 and self.reading % STATES == SENT else OPEN
 
     def messages(self) -> list[bytes]:
         """Return the digests of the messages 0, 1, 2, …; none where one is missing or there are two under one index."""

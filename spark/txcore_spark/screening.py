@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from txcore.audit.verdicts import SENT
+from txcore.audit.verdicts import SENT, STATES
 from txcore.records import MARK_KINDS, Forced, OpKind
 from txcore_spark import expressions as F
 from txcore_spark.expressions import Column
@@ -60,7 +60,7 @@ def screened(rows: Frame, late_ms: int, fence_only: Sequence[int] = ()) -> Frame
         F.max_of(F.when(is_half, F.col("count"))).alias("declared"),
         F.min_of(F.when(is_half, F.col("ts_ms"))).alias("half_ms"),
         F.min_of(F.when(is_end, F.col("ts_ms"))).alias("op_ms"),
-        F.max_of(F.when(is_row, F.col("place") * 8 + F.col("code"))).alias("row_read"),
+        F.max_of(F.when(is_row, F.col("place") * STATES + F.col("code"))).alias("row_read"),
         *(
             F.max_of(F.when(holds, F.col(f"digest_{part}"))).alias(f"{name}_{part}")
             for name, holds in (("row", is_row), ("half", is_half), ("target", is_target))
@@ -122,7 +122,7 @@ def _is_as_committed(name: str) -> Column:
 
 
 def _is_well(late_ms: int, fence_only: Sequence[int]) -> Column:
-    row, declared = F.coalesce(F.col("row_read"), F.lit(0)) % 8, F.col("declared")
+    row, declared = F.coalesce(F.col("row_read"), F.lit(0)) % STATES, F.col("declared")
     whole = _bit("declared") - 1
     is_committed = (F.col("commits") == 1) & (F.col("rollbacks") == 0) & (F.col("targets") == declared)
     is_committed &= (F.col("mask") == whole) & (F.col("difference") == 0)

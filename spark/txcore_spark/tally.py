@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from txcore.audit.verdicts import FAR, SENT
+from txcore.audit.verdicts import FAR, SENT, STATES
 from txcore.records import MARK_KINDS, Forced, OpKind, ParkCode
 from txcore_spark import digests
 from txcore_spark import expressions as F
@@ -144,7 +144,7 @@ def _row_sums() -> list[Sum]:
         _high("group", has_group, F.col("group"), -1),
         _count("parked", is_parked),
         _count("poison", is_parked & F.col("code").isin(*POISON)),
-        _high("row_read", is_row, F.col("place") * 8 + F.col("code")),
+        _high("row_read", is_row, F.col("place") * STATES + F.col("code")),
         _high("row_early", is_row & F.col("code").isin(1, SENT), F.col("flags")),
         *_digest_sums("row", is_row),
         *_digest_sums("half", _is(Kind.HALF)),
@@ -265,7 +265,7 @@ def derived(
         .with_column("discarded", F.greatest(F.col("discarded_other"), exhausted))
         .with_column("discarded_ms", F.greatest("other_ms", F.when(is_void, 0).otherwise(F.col("exhausted_ms"))))
         .with_column("decided", F.when(F.col("decided_at") < FAR, F.col("decided_at") % 4).otherwise(0))
-        .with_column("row", F.col("row_read") % 8)
+        .with_column("row", F.col("row_read") % STATES)
         .with_column("altered", F.when(digests.is_altered(), 1).otherwise(0))
         .with_column("missent", F.lit(0))
         .with_column("absence", by_group(judged))

@@ -12,7 +12,7 @@ from txcore_conformance.tally import tally_of
 from txcore_spark.rows import Place, Rows
 
 from txcore import wire
-from txcore.audit.verdicts import SENT
+from txcore.audit.verdicts import CANCELLED, SENT
 from txcore.records import LogKind
 
 STATES = {Local.COMMITTED: 1, Local.ROLLED_BACK: 2}
@@ -55,7 +55,8 @@ def rows_and_tallies(seed):
     table = Rows(Place(0, seed * 8 + 7, 0, 0))
     for identity, each in facts.items():
         is_via_table = each.is_via_table and each.local is Local.COMMITTED
-        state = STATES[each.local] if not is_via_table else 3 if each.in_table else SENT
+        gone = CANCELLED if each.cancelled else SENT
+        state = STATES[each.local] if not is_via_table else 3 if each.in_table else gone
         table.add_fence_row(identity, state, 1, is_early=each.is_acknowledged, content=each.digest)
     found += table.found
     targets = judgement.targets_of(cast)

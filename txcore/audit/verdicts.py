@@ -24,6 +24,8 @@ CANCELLED: Final = 8
 """The state read instead of a fence row's 3 when its delayed messages were cancelled, and the others sent."""
 VIA_TABLE: Final = (3, SENT, DROPPED, PARKED, CANCELLED)
 """The states of a fence row whose messages go by the message table."""
+STATES: Final = 16
+"""Number of places for the state of a fence row, where it is one number with the reading of its table."""
 OPS_PER_RECORD: Final = 4_096
 """Number of places for the ops of one merged record; further ops share the last one."""
 
