@@ -296,6 +296,19 @@ $(FRAMEWORKS)/.installed: pyproject.toml examples/frameworks/requirements.txt | 
 frameworks: $(DEV) $(FRAMEWORKS)/.installed ## kill the examples for Flask, Celery, Temporal and others, on real Kafka and RabbitMQ (minutes)
 	$(BIN)/python -m txcore_conformance.brokers --run kafka,rabbitmq -- $(FRAMEWORKS)/bin/pytest -q -o faulthandler_timeout=300 examples/frameworks/tests
 
+# The schedules of examples/audit, each in an environment of its own.
+SCHEDULES ?= $(VENV)/schedules
+$(SCHEDULES)-%/.installed: pyproject.toml examples/audit/requirements-%.txt | $(BIN)/python
+	rm -rf $(SCHEDULES)-$*
+	$(BIN)/python -m venv --without-pip $(SCHEDULES)-$*
+	$(PIP) --python $(SCHEDULES)-$*/bin/python install -r examples/audit/requirements-$*.txt -e ".[audit]"
+	@touch $@
+
+.PHONY: schedules
+schedules: $(DEV) $(SCHEDULES)-airflow/.installed $(SCHEDULES)-dagster/.installed ## run the audit's schedules for Airflow and Dagster (minutes)
+	TXCORE_SCHEDULE=airflow_audit $(SCHEDULES)-airflow/bin/python -m pytest -q -c /dev/null examples/audit/tests
+	TXCORE_SCHEDULE=dagster_audit $(SCHEDULES)-dagster/bin/python -m pytest -q -c /dev/null examples/audit/tests
+
 .PHONY: cutover
 cutover: $(FRAMEWORKS)/.installed ## move examples/from-rocketmq from a real RocketMQ to Kafka and back, with killed shops (minutes)
 	PYTHONPATH=. $(FRAMEWORKS)/bin/pytest -q -s -o faulthandler_timeout=500 examples/from-rocketmq/tests

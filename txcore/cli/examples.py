@@ -26,7 +26,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "audit proof": ("txcore audit proof 0199a3c2-1d4e-7c0a-9b2f-5f0e8d7c6b5a --out proof.json",),
     "audit verify": ("txcore audit verify message.json --proof proof.json --keys audit.keys",),
     "audit outbox": (
-        f"txcore audit outbox --broker {KAFKA} \\\n    --database {POSTGRESQL} --layout eventuate --table message",
+        (
+            f"txcore audit outbox --broker {KAFKA} \\\n    --database {POSTGRESQL} \\\n"
+            "    --layout eventuate --table message"
+        ),
     ),
     "audit repair": ("txcore audit repair 12", "txcore audit repair 12 --apply"),
     "pending": ("txcore pending", "txcore pending --older-than 15m --topic orders.created"),
