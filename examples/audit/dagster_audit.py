@@ -3,7 +3,7 @@
 Run it with `dagster dev -f dagster_audit.py`. TXCORE_CONFIG names the file of `txcore checker`.
 """
 
-# Dagster reads the type of `context` as it stands, so annotations are not postponed in this file.
+# Dagster compares the type of `context` with its own, so annotations are not postponed in this file.
 import json
 import os
 import subprocess
