@@ -98,7 +98,7 @@ def _examined(asked: Asked, table: Table, sides: Comparison, topics: Topics) -> 
     orphans = without_row - table.present(without_row) if without_row else set()
     findings = sides.findings([*topics.cut, *topics.unread], whole_from, orphans)
     return Examined(
-        sides.count("SELECT count(*) FROM judged"),
+        sides.count("SELECT count(*) FROM ended"),
         sides.count("SELECT count(*) FROM message"),
         topics.strange,
         findings,

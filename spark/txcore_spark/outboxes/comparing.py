@@ -13,9 +13,6 @@ import pyarrow as pa
 from txcore_spark.outboxes import messages, table
 from txcore_spark.outboxes.asked import PARTS, Asked
 
-SHOWN_MAX: Final = 200
-"""Number of findings of each verdict that are listed; all are counted."""
-
 KEYLESS: Final = frozenset({"nats", "rabbitmq"})
 """Brokers that carry no key of their own; one that a relay puts into a header is compared all the same."""
 
@@ -134,13 +131,14 @@ class Comparison:
             whole_from: Time, for some of these, from which all is there.
             orphans: Ids of messages that have no row, looked at a second time.
         """
+        self._database.execute("CREATE OR REPLACE TABLE ended AS FROM judged")  # the view joins both sides at each use
         self._database.execute("CREATE OR REPLACE TABLE unjudged (topic VARCHAR, from_ms BIGINT)")
         for topic in sorted(set(unjudged)):
             self._database.execute("INSERT INTO unjudged VALUES (?, ?)", [topic, whole_from.get(topic)])
         return [*self._missing(), *self._wrong(), *self._doubled(), *self._orphans(orphans)]
 
     def _missing(self) -> list[Found]:
-        sql = """SELECT name, topic, is_live AND NOT is_sent FROM judged LEFT JOIN unjudged u USING (topic)
+        sql = """SELECT name, topic, is_live AND NOT is_sent FROM ended LEFT JOIN unjudged u USING (topic)
             WHERE here + elsewhere = 0 AND (u.topic IS NULL OR created_ms >= u.from_ms) ORDER BY name"""
         found = []
         for name, topic, is_waiting in self._all(sql):
@@ -152,7 +150,7 @@ class Comparison:
 
     def _wrong(self) -> list[Found]:
         parts = " OR ".join(f"bad_{part}" for part in PARTS if part not in self._asked.skipped) or "FALSE"
-        sql = f"""SELECT name, topic, other, bad_key, bad_body, bad_headers, places FROM judged
+        sql = f"""SELECT name, topic, other, bad_key, bad_body, bad_headers, places FROM ended
             WHERE elsewhere > 0 OR {parts} ORDER BY name"""
         found = []
         for name, topic, other, bad_key, bad_body, bad_headers, places in self._all(sql):
@@ -164,7 +162,7 @@ class Comparison:
         return found
 
     def _doubled(self) -> list[Found]:
-        sql = "SELECT name, topic, here, places FROM judged WHERE here > 1 ORDER BY name"
+        sql = "SELECT name, topic, here, places FROM ended WHERE here > 1 ORDER BY name"
         return [
             Found("DUP_TARGET", name, topic, f"{here} messages, at {', '.join(places[:3])}")
             for name, topic, here, places in self._all(sql)

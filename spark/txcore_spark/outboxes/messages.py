@@ -17,6 +17,8 @@ from txcore_spark.plan import TARGET, Broker, Range, Source
 from txcore_spark.readers import Reader, reader_of
 from txcore_spark.rows import Place, Rows
 
+WHOLE: Final = 1 << 62
+"""Number of records at which a range is split: none has as many."""
 SCHEMA: Final = pa.schema(
     [
         ("id", pa.binary()),
@@ -124,17 +126,17 @@ class Topics:
             except TxcoreError as error:
                 self._miss(wanted.source.topic, error)
             else:
-                self.strange += wanted.messages.strange
+                self.strange += wanted.rows().strange
                 self._read[wanted.source.topic, wanted.place.partition] = wanted.end
 
-    def _ranges(self, number: int, topic: str) -> list[_OneRange]:
+    def _ranges(self, number: int, topic: str) -> list[Range]:
         source = Source(number, "", TARGET, self.asked.taps.get(topic, topic), topic=topic)
         try:
             edges = self._broker.edges(source)
         except TxcoreError as error:
             self._miss(topic, error)
             return []
-        found = []
+        found: list[Range] = []
         for edge in edges:
             if edge.is_truncated:
                 self.cut.add(topic)
@@ -142,23 +144,13 @@ class Topics:
             if edge.end > start:
                 place = Place(0, number, edge.partition)
                 messages = Messages(place, asked=self.asked)
-                is_first = start == edge.first
-                expected = edge.count if is_first else None
+                expected = edge.count if start == edge.first else None
                 whole = _OneRange(source, place, start, edge.end, expected, self.asked.timeout_s, messages=messages)
-                found += self._split(whole) if not is_first else [whole]
+                found += self._broker.split(whole, WHOLE)  # some brokers count the range, and confirm its end by that
         return found
-
-    def _split(self, wanted: _OneRange) -> list[_OneRange]:
-        """Let the broker count the range anew, as some brokers confirm an end by a count."""
-        return [_OneRange(**_fields(each), messages=wanted.messages) for each in self._broker.split(wanted, 1 << 62)]
 
     def _miss(self, topic: str, error: TxcoreError) -> None:
         self.unread.add(topic)
         reason = f"topic {topic!r}: {' '.join(str(error).split())}"
         if reason not in self.gaps:
             self.gaps.append(reason)
-
-
-def _fields(wanted: Range) -> dict[str, Any]:
-    names = (each for each in Range.__dataclass_fields__ if each != "messages")
-    return {name: getattr(wanted, name) for name in names}
