@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -19,6 +18,7 @@ from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore.clock import SystemClock
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
+from txcore.operator.formatting import ms_of_iso
 from txcore_spark.engines import choice
 from txcore_spark.engines.noise import SparkOutput
 from txcore_spark.engines.session import is_submitted
@@ -157,16 +157,8 @@ def window_of(wish: Wish) -> Window | None:
     if wish.mode != "once":
         raise UsageError("--since and --until need --mode once")
     bounds = Window()
-    since_ms = _time_ms(wish.since) if wish.since else bounds.since_ms
-    return Window(since_ms, _time_ms(wish.until) if wish.until else bounds.until_ms)
-
-
-def _time_ms(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(f"{text!r} is not a time such as 2026-01-31T12:00:00+00:00") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    since_ms = ms_of_iso(wish.since) if wish.since else bounds.since_ms
+    return Window(since_ms, ms_of_iso(wish.until) if wish.until else bounds.until_ms)
 
 
 def _sentence(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from txcore_spark.outboxes.command import examine
 
 import txcore
 from txcore.cli import main
-from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.errors import BackendUnavailableError, ConfigError, UsageError
 from txcore.outbox.foreign_layouts import layout_of
 from txcore.outbox.relay import Relay
 
@@ -167,6 +167,14 @@ def test_since_leaves_older_rows_out(make_shop):
     shop.settle(old)
     found = examine(shop.asked(created=CREATED["debezium"], since_ms=1_795_600_000_000))
     assert (0, 0) == (found.exit_code, found.rows)
+
+
+def test_row_whose_time_is_none_is_one_sentence(make_shop):
+    """A column that holds no times is named as a mistake, by its value."""
+    shop = make_shop("debezium")
+    shop.deliver(shop.events(1))
+    with pytest.raises(UsageError, match="'OrderCreated' is not a time such as"):
+        examine(shop.asked(created="type"))
 
 
 def test_topic_whose_beginning_is_gone_is_a_gap(make_shop):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,6 +12,7 @@ from txcore.cli.helping import JSON_HELP
 from txcore.cli.operating.relaying import pair_of
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
+from txcore.operator.formatting import ms_of_iso
 from txcore.outbox.foreign_layouts import layout_of
 
 EXTRA: Final = "audit"
@@ -88,7 +88,7 @@ def outbox(
             _convention(layout, match, payload),
             kept=kept,
             created=created,
-            since_ms=_time_ms(since),
+            since_ms=ms_of_iso(since) if since else 0,
             grace_s=grace_s,
             topics=tuple(topic or ()),
             taps=dict(map(_tap, tap or ())),
@@ -108,16 +108,6 @@ def _convention(layout: str, match: str, payload: str | None) -> Any:
     conventions = module("outboxes.asked", EXTRA).CONVENTIONS
     own = conventions.get(layout, conventions[""])
     return replace(own, identity=match or own.identity, payload=own.payload if payload is None else payload)
-
-
-def _time_ms(text: str) -> int:
-    if not text:
-        return 0
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(f"--since {text!r} is not an ISO time, such as 2026-11-24T00:00:00+00:00") from error
-    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _tap(text: str) -> tuple[str, str]:

@@ -46,6 +46,24 @@ def iso(wall_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def ms_of_iso(text: str) -> int:
+    """Return an ISO time in milliseconds since 1970; without a zone it is UTC.
+
+    Raises:
+        UsageError: *text* is no such time.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a time such as 2026-01-31T12:00:00+00:00") from error
+    return ms_of(moment)
+
+
+def ms_of(moment: datetime) -> int:
+    """Return a moment in milliseconds since 1970; without a zone it is UTC."""
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 def size(count: int) -> str:
     """Return a number of bytes."""
     if count < 10_000:

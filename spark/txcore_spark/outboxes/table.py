@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.operator.formatting import ms_of, ms_of_iso
 from txcore.outbox.foreign_rows import message_of, uuid_of
 from txcore_spark.outboxes.asked import Asked
 from txcore_spark.outboxes.prints import body_print, header_prints, value_print
@@ -130,9 +131,9 @@ def _shown(identity: Any) -> str:
 def _time_ms(value: Any) -> int | None:
     """Return a column's time in milliseconds: a timestamp (UTC if it has no zone), text in ISO form, seconds or ms."""
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        return ms_of_iso(value)
     if isinstance(value, datetime):
-        return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
+        return ms_of(value)
     if value is None:
         return None
     number = float(value)
