@@ -98,6 +98,16 @@ def test_printed_inbox_is_the_one_of_create(world):
     assert 1 == len(meta_row(world.engine, table))
 
 
+def test_longest_table_name_makes_a_fence(world):
+    """No table or index beside it has a longer name than the databases take; a name with one more is refused."""
+    table = f"longest_{world.number}_".ljust(56, "x")
+    fence = SqlFence(world.engine, table=table)
+    fence.create()
+    assert works(world, fence)
+    with pytest.raises(ConfigError, match="at most 56"):
+        SqlFence(world.engine, table=f"{table}x")
+
+
 def migrating(connection, tables):
     options = {
         "compare_server_default": connection.dialect.name == "postgresql",

@@ -246,8 +246,8 @@ def _add_later(made: MetaData, family: str, name: str) -> None:
         _time("created", types),
         UniqueConstraint("transaction_id", "message_index"),
     )
-    index = quoted_name(f"{name.rpartition('.')[2]}_ix", quote=False)
-    _add(made, name, *columns, Index(index, "producer_group", "state", "due"))
+    stem = name.rpartition(".")[2].removesuffix("_later")  # a longer suffix would make the longest name too long
+    _add(made, name, *columns, Index(quoted_name(f"{stem}_due_ix", quote=False), "producer_group", "state", "due"))
 
 
 def _add_message(made: MetaData, family: str, name: str) -> None:
