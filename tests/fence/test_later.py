@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from txcore_conformance.kit import Answers, wait_until
@@ -429,6 +429,22 @@ def test_prune_counts_from_the_time_of_the_last_message(bench):
     answers = [bench.world.row(each) for each in (waiting, turned, cancelled)]
     assert answers == [FenceAnswer.VIA_TABLE, FenceAnswer.PRUNED, FenceAnswer.PRUNED]
     assert [bench.cancel(each) for each in (turned, cancelled)] == [NOT_FOUND, NOT_FOUND]
+
+
+def test_prune_keeps_what_is_turned_meanwhile(server_bench):
+    """A row that is turned between the statements of a prune counts as waiting, in one table or the other."""
+    world, identity, table = server_bench.world, server_bench.put(3600), server_bench.relay().table
+    server_bench.pass_time(3 * HOUR_MS)
+    engine, turned = world.new_engine(), []
+
+    def turn(_, __, statement, *___):
+        if statement.startswith("SELECT DISTINCT") and not turned:
+            turned.append(table.turn_due(GROUP, 10).count)
+
+    event.listen(engine, "after_cursor_execute", turn)
+    fence = world.new_fence(engine, sleep=lambda seconds: None)
+    result = fence.prune(first_id_at(SystemClock().wall_ms() + 1), lambda ids: ids)
+    assert (turned, result.deleted, world.row(identity)) == ([1], 0, FenceAnswer.VIA_TABLE)
 
 
 def test_group_without_a_relay_is_seen(bench):

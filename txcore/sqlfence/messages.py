@@ -100,11 +100,12 @@ def enqueue(
 
 def waiting(dialect: Dialect, border: Border, ids: Collection[bytes], *, has_dropped: bool = False) -> set[bytes]:
     """Return the *ids* with a message that waits, parked or delayed ones included, dropped ones if *has_dropped*."""
+    delayed = later.waiting(dialect, border, ids)  # first: a row that is turned now is in the message table after it
     names, values = dialect.named(ids)
     sql = f"SELECT DISTINCT transaction_id FROM {dialect.tables.message} WHERE transaction_id IN ({names})"  # noqa: S608
     if not has_dropped:
         sql += f" AND parked < {DROPPED}"
-    return {decode_id(row[0]) for row in border.rows(sql, values)} | later.waiting(dialect, border, ids)
+    return delayed | {decode_id(row[0]) for row in border.rows(sql, values)}
 
 
 def channel_of(tables: Tables, group: str) -> str:
