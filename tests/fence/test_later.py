@@ -43,6 +43,10 @@ TOPIC = "orders.due"
 FAST = RelayLimits(poll_s=0.002, idle_poll_s=0.02)
 HOUR_MS = 3_600_000
 CANCELLED, TOO_LATE, NOT_FOUND = CancelState
+LOCK_WAIT = {
+    "postgresql": "SET LOCAL lock_timeout = '2s'",
+    "mariadb": "SET SESSION innodb_lock_wait_timeout = 2",
+}
 
 
 class Bench:
@@ -338,6 +342,20 @@ def test_asyncio_producer_delays_and_cancels(sqlite):
         return state
 
     assert asyncio.run(run()) is CANCELLED
+
+
+def test_open_cancel_holds_up_no_producer(server_bench):
+    """Another transaction commits its delayed message while a cancel of the newest one is open."""
+    server_bench.put(3600)
+    identity = server_bench.put(3600)
+    with server_bench.world.engine.connect() as connection:
+        assert server_bench.producer.cancel(identity, connection) is CANCELLED
+        engine = server_bench.world.new_engine()
+        event.listen(engine, "begin", lambda begun: begun.execute(text(LOCK_WAIT[server_bench.world.kind])))
+        with server_bench.producer.transaction(engine) as tx:
+            tx.publish(Message(TOPIC, b"other", b"key", delay_s=3600))
+        connection.commit()
+    assert server_bench.cancel(tx.transaction_id) is CANCELLED
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ WAITS: Final = 0
 TURNED: Final = 1
 CANCELLED: Final = 2
 ROWS_MAX: Final = 100
-"""Most rows in one insert."""
+"""Most rows in one insert or update."""
 
 # Rounded down, so that no row is turned before its time.
 NOW_MS: Final = {
@@ -144,33 +144,36 @@ def cancel(dialect: Dialect, border: Border, transaction_id: bytes, group: str, 
     border.begin()
     values = {"id": dialect.encode(transaction_id), "producer_group": group}
     of_transaction = f"transaction_id = {dialect.place('id')} AND producer_group = :producer_group"
-    states = _locked(dialect, border, of_transaction, values) if is_there(dialect, border) else []
-    if not states:
+    rows = _locked(dialect, border, of_transaction, values) if is_there(dialect, border) else {}
+    if not rows:
         sql = f"SELECT state FROM {dialect.tables.fence} WHERE {of_transaction}"  # noqa: S608
         is_committed = any(int(row[0]) in {COMMITTED, VIA_TABLE} for row in border.rows(sql, values))
         return CancelState.TOO_LATE if is_committed else CancelState.NOT_FOUND
-    if TURNED in states:
+    if TURNED in rows.values():
         return CancelState.TOO_LATE
-    if WAITS in states:
-        sql = f"UPDATE {dialect.tables.later} SET state = {CANCELLED}, body = NULL, note = :note WHERE {of_transaction}"  # noqa: S608
-        border.change(sql, values | {"note": note})
+    waits = [number for number, state in rows.items() if state == WAITS]
+    for start in range(0, len(waits), ROWS_MAX):
+        which = ", ".join(map(str, waits[start : start + ROWS_MAX]))
+        sql = f"UPDATE {dialect.tables.later} SET state = {CANCELLED}, body = NULL, note = :note "  # noqa: S608
+        border.change(f"{sql}WHERE number IN ({which})", {"note": note})
     return CancelState.CANCELLED
 
 
-def _locked(dialect: Dialect, border: Border, of_transaction: str, values: dict[str, Any]) -> list[int]:
-    """Lock the rows of a transaction in the order of their index, and return their states as they are then.
+def _locked(dialect: Dialect, border: Border, of_transaction: str, values: dict[str, Any]) -> dict[int, int]:
+    """Lock the rows of a transaction in the order of their index, and return their states as they are then, by number.
 
-    First it finds the rows without a lock, so that on MariaDB and MySQL no gap is locked where there is none.
+    First it finds the rows without a lock, then it names each by its number: so MariaDB and MySQL lock no gap of an
+    index, in which other transactions insert their rows.
     """
     later = dialect.tables.later
     sql = f"SELECT number, state FROM {later} WHERE {of_transaction} ORDER BY message_index"  # noqa: S608
-    found = [(int(row[0]), int(row[1])) for row in border.rows(sql, values)]
+    found = {int(row[0]): int(row[1]) for row in border.rows(sql, values)}
     if dialect.family == SQLITE:  # the caller's transaction holds the file
-        return [state for _, state in found]
-    states = []
-    for number, _ in found:
-        locked = border.rows(f"SELECT state FROM {later} WHERE number = {number} FOR UPDATE", {})  # noqa: S608
-        states += [int(row[0]) for row in locked]
+        return found
+    states = {}
+    for number in found:
+        for row in border.rows(f"SELECT state FROM {later} WHERE number = {number} FOR UPDATE", {}):  # noqa: S608
+            states[number] = int(row[0])
     return states
 
 
