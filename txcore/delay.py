@@ -23,8 +23,11 @@ class Delay(msgspec.Struct, frozen=True):
     after_ms: int = 0
 
     def due_ms(self, now_ms: int) -> int:
-        """Return the time at which the message is due, where *now_ms* is the database's time now."""
-        return self.at_ms or now_ms + self.after_ms
+        """Return the time at which the message is due, where *now_ms* is the database's time now; never before that.
+
+        An inbox counts from it, so a message with a time that has long passed must not be old when it is written.
+        """
+        return max(self.at_ms, now_ms + self.after_ms)
 
 
 def delay_of(deliver_at: datetime | None, delay_s: float | None) -> Delay:

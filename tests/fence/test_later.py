@@ -20,6 +20,7 @@ from txcore import (
     CancelState,
     EndState,
     FenceMisuseError,
+    Inbox,
     Message,
     MessageRejectedError,
     Relay,
@@ -141,6 +142,19 @@ def test_message_with_a_time_is_sent_then_and_not_before(bench):
     relay.run_once()
     (target,) = bench.broker.topics[TOPIC][1:]
     assert int(target.headers[wire.HEADER_DUE]) == -(-at.timestamp() * 1000 // 1)
+
+
+def test_message_with_a_time_long_past_is_new_to_an_inbox(bench):
+    """It is due when it is written, and an inbox counts from then."""
+    inbox = Inbox(bench.world.engine, table=f"inbox_{bench.world.number}")
+    inbox.create()
+    inbox.prune(keep_s=3600)
+    with bench.producer.transaction(bench.world.engine) as tx:
+        tx.publish(Message(TOPIC, b"past", deliver_at=datetime.now(UTC) - timedelta(days=30)))
+    bench.relay().run_once()
+    (target,) = bench.broker.topics[TOPIC]
+    with bench.world.engine.begin() as connection, inbox.receive(connection, target.headers) as is_first:
+        assert is_first
 
 
 def test_running_relay_sleeps_until_the_next_row_and_wakes_for_an_earlier_one(bench):
