@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from txcore_conformance.kit import Answers, wait_until
 from txcore import (
     AsyncSqlFence,
     AsyncTransactionProducer,
+    BackendUnavailableError,
     CancelState,
     EndState,
     FenceMisuseError,
@@ -35,6 +37,7 @@ from txcore.clock import SystemClock
 from txcore.fence import FenceAnswer
 from txcore.ids import first_id_at
 from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.outbox.slots import Slots
 from txcore.outbox.sql_table import SqlMessageTable
 from txcore.sqlfence import later
 from txcore.sqlfence.connections import border_of
@@ -73,8 +76,10 @@ class Bench:
             return self.producer.cancel(transaction, connection)
 
     def relay(self, **options):
-        options = {"limits": FAST} | options
-        return Relay(MemoryBackend(self.broker), GROUP, self.world.engine, table=self.world.fence_table, **options)
+        options = {"limits": FAST, "table": self.world.fence_table} | options
+        relay = Relay(MemoryBackend(self.broker), GROUP, self.world.engine, **options)
+        relay.table.join()
+        return relay
 
     def pass_time(self, ms=HOUR_MS):
         """Let all waiting rows be due *ms* earlier, as if that time had passed."""
@@ -175,6 +180,42 @@ def test_rows_are_turned_in_the_order_of_their_times(bench):
     bench.pass_time(60_000)
     bench.relay(limits=RelayLimits(row_max=2)).run_once()
     assert bench.bodies() == [b"1", b"0", b"2"]
+
+
+def test_relays_turn_rows_one_after_the_other(server_bench):
+    """While one relay turns what is due first, another one turns nothing that would come before it."""
+    server_bench.put(10)
+    server_bench.put(20)
+    server_bench.pass_time(60_000)
+    relay, slots = server_bench.relay(), Slots(server_bench.world.fence._dialect, GROUP, "first")
+    with server_bench.world.engine.connect() as connection:
+        assert slots.turn(border_of(connection), 1) == 1
+        assert relay.run_once().sent == 0
+        connection.commit()
+    relay.run_once()
+    assert server_bench.bodies() == [b"0", b"1"]
+
+
+def test_server_frees_the_rows_that_a_frozen_relay_turns(server_bench, monkeypatch, threads):
+    """A relay that stops within its transaction keeps no cancel waiting for longer than it may hold slots."""
+    world, identity, is_over = server_bench.world, server_bench.put(60), threading.Event()
+    server_bench.pass_time()
+    turn, has_turned = later.turn, threading.Event()
+
+    def frozen(*args):
+        turn(*args)
+        has_turned.set()
+        assert is_over.wait(30)
+
+    monkeypatch.setattr(later, "turn", frozen)
+    table = SqlMessageTable(world.new_engine(), GROUP, "frozen", table=world.fence_table, hold_s=1)
+    table.join()
+    turned = threads.submit(table.turn_due, GROUP, 10)
+    assert has_turned.wait(30)
+    assert threads.submit(server_bench.cancel, identity).result(timeout=30) is CANCELLED
+    is_over.set()
+    with pytest.raises(BackendUnavailableError):
+        turned.result(timeout=30)
 
 
 def test_ordinary_relay_does_not_see_a_waiting_row(bench):

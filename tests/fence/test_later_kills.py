@@ -49,6 +49,7 @@ turn, cancel = later.turn, later.cancel
 later.turn = lambda dialect, border, *rest: turn(dialect, Killing(border), *rest)
 later.cancel = lambda dialect, border, *rest: cancel(dialect, Killing(border), *rest)
 messages = SqlMessageTable(create_engine(url), "orders", "child", table=table)
+messages.join()
 if what == "turn":
     assert messages.turn_due("orders", 10).count == 2
 else:

@@ -15,7 +15,7 @@ from txcore.message_table import SLOT_COUNT, Refused, TableRow
 from txcore.sqlfence import later
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
 from txcore.sqlfence.dialects import Dialect, decode_id
-from txcore.sqlfence.later import BELL
+from txcore.sqlfence.later import BELL, TURN
 from txcore.sqlfence.messages import ASLEEP, DROPPED
 
 REASON_MAX: Final = 500
@@ -88,7 +88,7 @@ class Slots:
         """Make the rows that are missing."""
         sql = f"SELECT slot FROM {self._slot} WHERE producer_group = :producer_group"  # noqa: S608
         there = {int(row[0]) for row in border.rows(sql, self._group)}
-        missing = [slot for slot in range(BELL, SLOT_COUNT) if slot not in there]
+        missing = [slot for slot in range(TURN, SLOT_COUNT) if slot not in there]
         if not missing:
             return
         tail = "ON DUPLICATE KEY UPDATE beats = beats" if self.dialect.family == MYSQL else "ON CONFLICT DO NOTHING"
@@ -116,6 +116,12 @@ class Slots:
             "ORDER BY slot FOR UPDATE SKIP LOCKED"
         )
         return [int(row[0]) for row in border.rows(sql, self._group)]
+
+    def turn(self, border: Border, row_max: int) -> int:
+        """Turn delayed rows that are due, unless another relay does it now; returns their number. See `later.turn`."""
+        if not self.hold(border, [TURN]):
+            return 0
+        return later.turn(self.dialect, border, self._group["producer_group"], row_max)
 
     def lease(self, border: Border, slots: Sequence[int], hold_ms: int) -> None:
         """On SQLite, hold *slots* for *hold_ms* after the transaction; elsewhere do nothing."""

@@ -106,8 +106,7 @@ class SqlMessageTable:
             return self._transact(lambda border: self._taken(border, resting, row_max, None))
         held = self._open()
         try:
-            held.undo = self._dialect.begin_work(held.border, LOCK_TIMEOUT_S)
-            held.undo += self._bound(held.border)
+            self._begin(held)
             taken = self._taken(held.border, resting, row_max, held)
             if taken is not None and self._dialect.family == MYSQL:
                 # InnoDB shows unflushed commits; publishing those would announce messages whose commit a crash undoes.
@@ -132,7 +131,16 @@ class SqlMessageTable:
             held.end()
         if next_ms is None or next_ms > 0:
             return Turned(0, None if next_ms is None else next_ms / 1000)
-        return Turned(self._transact(lambda border: later.turn(self._dialect, border, group, row_max)), 0.0)
+        held = self._open()
+        try:
+            self._begin(held)
+            count = self._slots.turn(held.border, row_max)
+            held.border.commit()
+        except Exception as error:
+            raise self._translated(error) from error
+        finally:
+            held.end()
+        return Turned(count, 0.0)
 
     def beat(self) -> None:
         """Note that a relay of the group runs, for operators. Raises BackendUnavailableError."""
@@ -240,8 +248,13 @@ class SqlMessageTable:
                 return Taken(slots, rows, held)
         return None
 
+    def _begin(self, held: _Held) -> None:
+        """Begin a transaction that locks what a cancel or another relay may wait for; the server bounds it."""
+        held.undo = self._dialect.begin_work(held.border, LOCK_TIMEOUT_S)
+        held.undo += self._bound(held.border)
+
     def _bound(self, border: Border) -> str:
-        """Let the server end an idle transaction: a frozen relay must not keep its slots.
+        """Let the server end an idle transaction: a frozen relay must not keep its slots, or the rows that it turns.
 
         Returns the addition to the statement that restores the connection's own settings.
         """

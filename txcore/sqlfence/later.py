@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from txcore.sqlfence.dialects import Dialect
     from txcore.sqlfence.schema import Tables
 
+TURN: Final = -2
+"""Number of the slot whose row a relay locks while it turns rows, so that they join their queues in order."""
 BELL: Final = -1
 """Number of the slot whose row shows whether a relay sleeps, and when one was last seen."""
 WAITS: Final = 0
