@@ -218,6 +218,25 @@ def test_server_frees_the_rows_that_a_frozen_relay_turns(server_bench, monkeypat
         turned.result(timeout=30)
 
 
+def test_turn_reads_no_row_that_waits(postgresql):
+    """The index ends the search at the database's time, however many rows wait."""
+    bench = Bench(postgresql)
+    bench.put(3600)
+    with postgresql.engine.connect() as connection:
+        border = border_of(connection)
+        read, plans = border.rows, []
+
+        def explained(sql, values):
+            plans.extend(read(f"EXPLAIN {sql}", values))
+            return read(sql, values)
+
+        border.rows = explained
+        connection.execute(text("SET LOCAL enable_seqscan = off"))
+        assert later.turn(postgresql.fence._dialect, border, GROUP, 10) == 0
+    plan = "\n".join(line for (line,) in plans)
+    assert ("due <=" in plan, "Filter" in plan) == (True, False)
+
+
 def test_ordinary_relay_does_not_see_a_waiting_row(bench):
     """The statements with which relays read, those of the version before too, find no waiting row."""
     bench.put(3600)
