@@ -28,7 +28,7 @@ class CancelState(enum.Enum):
     """The outcome of a cancel, if the database transaction in which it was called commits."""
 
     CANCELLED = "CANCELLED"  #: the delayed messages of the transaction are never sent; also when repeated
-    TOO_LATE = "TOO_LATE"  #: one of its messages was due, or none was delayed: nothing is cancelled
+    TOO_LATE = "TOO_LATE"  #: one was due and a relay has queued it, or none was delayed: nothing is cancelled
     NOT_FOUND = "NOT_FOUND"  #: not committed, pruned, or of another group or database
 
 

@@ -290,7 +290,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
         """Cancel the delayed messages of a transaction, in the open database transaction of *connection*.
 
         The result holds if and only if that transaction commits; a record of the cancel stays. All delayed messages of
-        the transaction are cancelled, or none: once one of them was due, the answer is TOO_LATE.
+        the transaction are cancelled, or none: once a relay has queued one that was due, the answer is TOO_LATE.
 
         Args:
             transaction: The id (also as text), or a handle.

@@ -115,7 +115,7 @@ def cancel(
     """Cancel the delayed messages of these transactions before they are due: all of a transaction, or none.
 
     A record stays, with the operator's name, the time and the reason. The answers are CANCELLED, also when repeated;
-    TOO_LATE once a message was due, or where none was delayed; and NOT_FOUND.
+    TOO_LATE once a relay has queued a message that was due, or where none was delayed; and NOT_FOUND.
 
     Exit code: 0 all are cancelled, 1 one is not, or the database cannot be reached, 2 misuse.
     """
