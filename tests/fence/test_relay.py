@@ -15,7 +15,7 @@ from txcore.clock import SystemClock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, HalfRefusedError, UsageError
 from txcore.fence import FenceAnswer
 from txcore.memory import MemoryBackend, MemoryBroker
-from txcore.message_table import SLOT_COUNT, lane_of
+from txcore.message_table import SLOT_COUNT, Refused, lane_of
 from txcore.outbox.sql_table import SLOTS_MAX, SqlMessageTable
 from txcore.port import SettlesEach
 from txcore.records import Outcome, Status
@@ -412,6 +412,17 @@ def test_late_relay_ends_no_lease_but_its_own(sqlite_bench):
     assert third.take(GROUP, (), 10) is None
     second.drop(again)
     assert third.take(GROUP, (), 10) is not None
+
+
+def test_late_relay_does_not_undo_what_an_operator_has_dropped(sqlite_bench):
+    """A refusal by a relay whose lease is over leaves a message dropped that another relay has parked meanwhile."""
+    identity = sqlite_bench.put()
+    late, other = sqlite_bench.table("late", hold_s=0), sqlite_bench.table("other")
+    taken, again = late.take(GROUP, (), 10), other.take(GROUP, (), 10)
+    other.settle(again, [], [Refused(again.rows[0], "refuses", is_parked=True)])
+    assert other.give_up(identity, "a test order", "ann") == 1
+    late.settle(taken, [], [Refused(taken.rows[0], "refuses", is_parked=False)])
+    assert (other.stats().dropped, other.take(GROUP, (), 10)) == (1, None)
 
 
 def test_mariadb_commits_a_write_before_anything_is_published(mariadb):

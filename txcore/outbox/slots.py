@@ -178,11 +178,11 @@ class Slots:
             border.change(f"DELETE FROM {self._message} WHERE {which}", values)  # noqa: S608
 
     def note(self, border: Border, refused: Refused) -> None:
-        """Count one more try of a row."""
+        """Count one more try of a row, unless another relay has parked it since this one lost its lease."""
         which, values = self._named([refused.row])
         sql = (
             f"UPDATE {self._message} SET tries = tries + 1, reason = :reason, parked = {int(refused.is_parked)} "  # noqa: S608
-            f"WHERE {which}"
+            f"WHERE parked = 0 AND {which}"
         )
         border.change(sql, values | {"reason": refused.reason[:REASON_MAX]})
 
