@@ -7,11 +7,12 @@ import uuid
 
 import pytest
 from sqlalchemy import text
-from txcore_conformance.kit import wait_until
+from txcore_conformance.kit import Observed, wait_until
 
 from txcore import ConfigError, Relay, RelayLimits, wire
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.outbox.relay import LAYOUTS, layout_of
+from txcore.runtime.instrumentation import RELAY_REFUSED
 
 GROUP = "orders"
 BLOB = {"postgresql": "bytea", "mariadb": "BLOB", "sqlite": "BLOB"}
@@ -113,6 +114,26 @@ def test_refused_message_of_an_outbox_stays_and_holds_up_only_its_key(debezium):
     debezium.broker.refusing.clear()
     wait_until(lambda: not debezium.rows(), "an empty table")
     assert relay.stop()
+
+
+def test_row_without_a_topic_stays_and_one_without_a_body_is_sent(debezium):
+    """NULL is not sent as its name: no topic is a refusal, no body an empty one, and no header is made of it."""
+    for number, kind in enumerate((None, "", "order")):
+        debezium.insert(
+            id=str(uuid.uuid4()),
+            aggregatetype=kind,
+            aggregateid=str(number),
+            type=None,
+            payload=None,
+            created_at=number,
+        )
+    observed = Observed()
+    layout = layout_of("debezium", {"order": "created_at"})
+    relay = debezium.relay(layout, plugins=(observed,), limits=RelayLimits(retry_s=9))
+    assert (relay.run_once().refused, debezium.rows(), list(debezium.broker.topics)) == (2, 2, ["outbox.event.order"])
+    (target,) = debezium.broker.topics["outbox.event.order"]
+    assert (target.body, "type" in target.headers) == (b"", False)
+    assert {each["error"] for each in observed.named(RELAY_REFUSED)} == {"the row names no topic"}
 
 
 def test_resting_lanes_of_an_outbox_are_left_alone(debezium):

@@ -67,10 +67,11 @@ class Layout:
         return list(dict.fromkeys(wanted))
 
     def topic_of(self, row: Mapping[str, object]) -> str:
-        """Return the topic of a row."""
-        if "{" not in self.topic:
-            return str(row[self.topic])
-        return _PLACE.sub(lambda found: str(row[found.group(1)]), self.topic)
+        """Return the topic of a row; "" where a column of it is NULL or empty, which names none."""
+        parts = {name: "" if row[name] is None else str(row[name]) for name in self.names("topic")}
+        if not all(parts.values()):
+            return ""
+        return parts[self.topic] if "{" not in self.topic else _PLACE.sub(lambda found: parts[found[1]], self.topic)
 
 
 LAYOUTS: Final[Mapping[str, Layout]] = {

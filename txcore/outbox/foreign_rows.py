@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def message_of(layout: Layout, row: Mapping[str, Any]) -> TargetMessage:
     """Return the message of a row, whose columns are those of the layout."""
     headers: dict[str, Any] = headers_from(row[layout.headers]) if layout.headers else {}
-    headers |= {name: str(row[name]) for name in layout.names("copied")}
+    headers |= {name: str(row[name]) for name in layout.names("copied") if row[name] is not None}
     key = row[layout.key] if layout.key else None
     return TargetMessage(
         layout.topic_of(row), None if key is None else bytes_of(key), bytes_of(row[layout.body]), headers
@@ -38,7 +38,9 @@ def uuid_of(identity: Any) -> bytes:
 
 
 def bytes_of(value: Any) -> bytes:
-    """Return a column's value as the bytes of a message."""
+    """Return a column's value as the bytes of a message; NULL has none."""
+    if value is None:
+        return b""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, dict | list):  # a JSON column

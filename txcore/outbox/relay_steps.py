@@ -240,6 +240,9 @@ def _first_resolution(context: RelayContext, work: _Work, rows: deque[TableRow])
             )
             _rest(context, row.lane)
             break
+        except MessageRejectedError as error:
+            if not _is_parked(context, work, rows.popleft(), error):
+                break
         except WireFormatError as error:
             _refuse(context, work, rows.popleft(), error, is_parked=True)
     return None
@@ -253,20 +256,31 @@ def _is_through(context: RelayContext, work: _Work, row: TableRow, outcome: Outc
         context.newer.pop(row.lane, None)
         return True
     if outcome.status is Status.REFUSED and _is_verdict(outcome.error):
-        is_parked = row.tries + 1 >= context.limits.tries_max
-        _refuse(context, work, row, outcome.error, is_parked=is_parked)
-        if is_parked:
-            context.resting.pop(row.lane, None)
-        else:
-            _rest(context, row.lane)
-        return is_parked
+        return _is_parked(context, work, row, outcome.error)
     work.uncertain += 1
     return False
 
 
+def _is_parked(context: RelayContext, work: _Work, row: TableRow, error: Exception | None) -> bool:
+    """Record a refusal; returns whether it was the last try, after which the lane may continue."""
+    is_parked = row.tries + 1 >= context.limits.tries_max
+    _refuse(context, work, row, error, is_parked=is_parked)
+    if is_parked:
+        context.resting.pop(row.lane, None)
+    else:
+        _rest(context, row.lane)
+    return is_parked
+
+
 def _resolution(context: RelayContext, row: TableRow) -> Resolution:
-    """Return the release of one message: a target without a half and without an op."""
+    """Return the release of one message: a target without a half and without an op.
+
+    Raises:
+        MessageRejectedError: the message names no topic; a row of another library's table may lack one.
+    """
     message = wire.decode_message(row.body)
+    if not message.topic:
+        raise MessageRejectedError("the row names no topic", reason="topic")
     identity = row.transaction_id
     partition = partition_of(identity, context.partition_count)
     record = HalfRecord(context.group, partition, identity, 0, b"", [message] * (row.index + 1))
