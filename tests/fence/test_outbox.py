@@ -170,6 +170,18 @@ def test_another_relay_waits_while_one_sends(server_world):
     assert bench.rows() == 0
 
 
+@pytest.mark.parametrize(("ids", "what"), [((None,), "NULL"), (("7", "7"), "'7' twice")])
+def test_rows_that_no_id_tells_apart_are_not_sent(world, ids, what):
+    """A row whose id is that of another one would be removed unsent with it, and one without an id never."""
+    bench = Bench(world, "id varchar(36), topic varchar(9), payload varchar(9), n integer")
+    for number, identity in enumerate(ids):
+        bench.insert(id=identity, topic="t", payload="x", n=number)
+    relay = bench.relay(layout_of("", {"id": "id", "topic": "topic", "body": "payload", "order": "n"}))
+    with pytest.raises(ConfigError, match=f"column 'id' of {bench.table} has {what}"):
+        relay.run_once()
+    assert (bench.rows(), bench.broker.topics) == (len(ids), {})
+
+
 def test_layout_error_names_the_mistake():
     """The error about a layout names the mistake; a column's name goes into SQL, so it must be a plain one."""
     for name, changes, text_of in (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import Connection, Engine, text
 
 from txcore import wire
-from txcore.errors import BackendUnavailableError, ConfigError
+from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.message_table import Refused, TableRow, Taken, Turned, lane_of
 from txcore.outbox.foreign_rows import message_of, uuid_of
 from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
@@ -75,6 +75,7 @@ class OutboxTable:
             at_end.callback(self._end, connection)
             if self._lock(connection):
                 found = self._read(connection, row_max * LOOK_AHEAD)
+                self._require_ids(found)
                 rows = [row for row, _ in found if row.lane not in resting][:row_max]
                 if rows:
                     at_end.pop_all()
@@ -148,6 +149,23 @@ class OutboxTable:
             connection.rollback()  # on SQLite an open transaction would keep the file's log from being reset
         return [self._row(row) for row in rows]
 
+    def _require_ids(self, found: Sequence[tuple[TableRow, Any]]) -> None:
+        """Refuse rows without an id of their own: one of them would end with another, or never.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        seen: set[bytes] = set()
+        for row, identity in found:
+            if identity is None or row.transaction_id in seen:
+                what = "NULL" if identity is None else f"{identity!r} twice"
+                raise ConfigError(
+                    f"column {self._layout.id!r} of {self._table} has {what}: name a column that identifies each row "
+                    "for `id`, or remove the row; nothing is sent before that",
+                    key="id",
+                )
+            seen.add(row.transaction_id)
+
     def _row(self, row: Mapping[str, Any]) -> tuple[TableRow, Any]:
         message, identity = message_of(self._layout, row), row[self._layout.id]
         name = uuid_of(identity)
@@ -166,5 +184,7 @@ class OutboxTable:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except TxcoreError:
+            raise
         except Exception as error:
             raise BackendUnavailableError(f"the outbox table's database: {failure_of(error, self._secret)}") from error
