@@ -6,11 +6,12 @@ import json
 import uuid
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from txcore_conformance.kit import Observed, wait_until
 
 from txcore import ConfigError, Relay, RelayLimits, wire
 from txcore.memory import MemoryBackend, MemoryBroker
+from txcore.outbox.foreign_tables import OutboxTable
 from txcore.outbox.relay import LAYOUTS, layout_of
 from txcore.runtime.instrumentation import RELAY_REFUSED
 
@@ -168,6 +169,47 @@ def test_another_relay_waits_while_one_sends(server_world):
     assert again.rows == taken.rows
     second.settle(again, again.rows, [])
     assert bench.rows() == 0
+
+
+def test_server_takes_an_outbox_from_a_frozen_relay(server_world):
+    """The lock ends after the time for which a relay may hold it, and the connection keeps no setting of it."""
+    bench = Bench(server_world, "id varchar(36), topic varchar(9), payload varchar(9), n integer")
+    bench.insert(id=str(uuid.uuid4()), topic="t", payload="x", n=1)
+    layout = layout_of("", {"id": "id", "topic": "topic", "body": "payload", "order": "n"})
+    engine = server_world.new_engine(pool_size=1, max_overflow=0)
+    frozen = OutboxTable(server_world.new_engine(), GROUP, bench.table, layout, hold_s=1)
+    other = OutboxTable(engine, GROUP, bench.table, layout)
+    sql = {
+        "postgresql": "SELECT current_setting('idle_in_transaction_session_timeout')",
+        "mariadb": "SELECT @@SESSION.wait_timeout",
+    }[server_world.kind]
+    with engine.connect() as connection:
+        before = connection.execute(text(sql)).scalar_one()
+    taken = frozen.take(GROUP, (), 10)
+    found = []
+    wait_until(lambda: found.append(other.take(GROUP, (), 10)) or found[-1], "the lock")
+    other.drop(found[-1])
+    frozen.drop(taken)
+    with engine.connect() as connection:
+        assert connection.execute(text(sql)).scalar_one() == before
+
+
+def test_outbox_of_another_database_is_no_obstacle(mariadb):
+    """Tables of one name in two databases of a server have a lock each."""
+    columns = "id varchar(36), topic varchar(9), payload varchar(9), n integer"
+    layout = layout_of("", {"id": "id", "topic": "topic", "body": "payload", "order": "n"})
+    bench = Bench(mariadb, columns)
+    here = OutboxTable(mariadb.engine, GROUP, bench.table, layout)
+    there = OutboxTable(create_engine(mariadb.server.fresh_database()), GROUP, bench.table, layout)
+    for engine in (mariadb.engine, there._engine):
+        with engine.begin() as connection:
+            connection.execute(text(f"CREATE TABLE IF NOT EXISTS {bench.table} ({columns})"))
+            connection.execute(text(f"INSERT INTO {bench.table} VALUES ('1', 't', 'x', 1)"))
+    taken = [table.take(GROUP, (), 10) for table in (here, there)]
+    assert all(taken)
+    here.drop(taken[0])
+    there.drop(taken[1])
+    there._engine.dispose()
 
 
 @pytest.mark.parametrize(("ids", "what"), [((None,), "NULL"), (("7", "7"), "'7' twice")])

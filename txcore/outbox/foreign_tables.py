@@ -1,8 +1,9 @@
 """OutboxTable: an outbox table of another library, relayed unchanged, so that a team can migrate without a rewrite.
 
-One relay at a time sends from it, held by a lock of the database (PostgreSQL, MariaDB, MySQL). SQLite has no
-such lock: several relays would send everything several times, still in order and with the same ids. The table has no
-column for tries, so nothing is parked: a refused message is retried, with pauses, until it is accepted or removed.
+One relay at a time sends from it, held by a lock of the database (PostgreSQL, MariaDB, MySQL), which ends when the
+relay is frozen. SQLite has no such lock: several relays would send everything several times, still in order and with
+the same ids. The table has no column for tries, so nothing is parked: a refused message is retried, with pauses, until
+it is accepted or removed.
 
 On MariaDB and MySQL a commit can be read a moment before it is on disk, and the outbox table offers no means to flush
 it: a crash of the server at that moment may undo the commit of a sent message. txcore's own table has no such gap.
@@ -20,9 +21,10 @@ from txcore import wire
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.message_table import Refused, TableRow, Taken, Turned, lane_of
 from txcore.outbox.foreign_rows import message_of, uuid_of
+from txcore.outbox.idle import bound
 from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
-from txcore.sqlfence.connections import family_of
+from txcore.sqlfence.connections import border_of, family_of
 from txcore.sqlfence.failures import failure_of
 from txcore.sqlfence.schema import check_name
 
@@ -51,7 +53,7 @@ class OutboxTable:
 
     can_ring = False
 
-    def __init__(self, engine: Engine, group: str, table: str, layout: Layout) -> None:
+    def __init__(self, engine: Engine, group: str, table: str, layout: Layout, *, hold_s: float = 60.0) -> None:
         if not isinstance(engine, Engine):
             raise ConfigError(f"a Relay takes a blocking Engine of SQLAlchemy, not {engine!r}", key="engine")
         check_name(table)
@@ -63,7 +65,10 @@ class OutboxTable:
         self._layout = layout
         quote = engine.dialect.identifier_preparer.quote
         self._column = {name: quote(name) for name in (*layout.columns, *layout.names("order"), layout.done) if name}
-        self._lock_name = "txcore_" + hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
+        place = f"{engine.url.database}/{table}"  # the names of MariaDB and MySQL are of the whole server
+        self._lock_name = "txcore_" + hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+        self._hold_s = hold_s
+        self._undo = ""
 
     def join(self) -> None:
         """Do nothing: if the table is missing, `take` raises."""
@@ -73,6 +78,7 @@ class OutboxTable:
         with self._translated(), ExitStack() as at_end:
             connection = self._engine.connect()
             at_end.callback(self._end, connection)
+            self._undo = bound(border_of(connection), self._hold_s)
             if self._lock(connection):
                 found = self._read(connection, row_max * LOOK_AHEAD)
                 self._require_ids(found)
@@ -177,6 +183,9 @@ class OutboxTable:
         with suppress(Exception):
             if self._family == MYSQL:
                 connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": self._lock_name})
+        with suppress(Exception):
+            if self._undo:
+                connection.execute(text(f"SET {self._undo}"))
         with suppress(Exception):
             connection.close()
 

@@ -108,7 +108,7 @@ class Relay(RunningInside):
         self.table: SqlMessageTable | OutboxTable = (
             SqlMessageTable(engine, group, self._by, table=table, hold_s=hold_s)
             if layout is None
-            else OutboxTable(engine, group, table, layout)
+            else OutboxTable(engine, group, table, layout, hold_s=hold_s)
         )
         if layout is not None:
             self._limits = replace(self._limits, tries_max=NEVER)

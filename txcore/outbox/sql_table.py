@@ -15,10 +15,11 @@ from sqlalchemy import Connection, Engine
 from txcore.clock import SystemClock
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError, UsageError
 from txcore.message_table import CancelState, Refused, TableRow, Taken, Turned
+from txcore.outbox.idle import bound
 from txcore.outbox.notify import Bell
 from txcore.outbox.slots import ParkedMessage, Slots, TableStats
 from txcore.sqlfence import later
-from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border
+from txcore.sqlfence.border import MYSQL, SQLITE, Border
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.prune import Contended, transact
@@ -251,21 +252,8 @@ class SqlMessageTable:
     def _begin(self, held: _Held) -> None:
         """Begin a transaction that locks what a cancel or another relay may wait for; the server bounds it."""
         held.undo = self._dialect.begin_work(held.border, LOCK_TIMEOUT_S)
-        held.undo += self._bound(held.border)
-
-    def _bound(self, border: Border) -> str:
-        """Let the server end an idle transaction: a frozen relay must not keep its slots, or the rows that it turns.
-
-        Returns the addition to the statement that restores the connection's own settings.
-        """
-        if self._dialect.family == POSTGRESQL:
-            milliseconds = round(self.hold_s * 1000)
-            border.rows(f"SELECT set_config('idle_in_transaction_session_timeout', '{milliseconds}', true)", {})
-        elif self._dialect.family == MYSQL:
-            seconds = max(round(self.hold_s), 1)
-            border.change(f"SET @txcore_wait = @@SESSION.wait_timeout, SESSION wait_timeout = {seconds}", {})
-            return ", SESSION wait_timeout = @txcore_wait"
-        return ""
+        undo = bound(held.border, self.hold_s)
+        held.undo += f", {undo}" if undo else ""
 
     def _transact(self, action: Callable[[Border], Done]) -> Done:
         held = self._open()
