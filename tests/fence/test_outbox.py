@@ -156,6 +156,23 @@ def test_resting_lanes_of_an_outbox_are_left_alone(debezium):
     assert [every.rows[1], every.rows[3]] == taken.rows
 
 
+@pytest.mark.parametrize("done", ["", "done"])
+def test_rows_behind_many_that_rest_are_sent(world, done):
+    """However many messages wait for their topic, those of other keys behind them are sent, in their order."""
+    bench = Bench(world, "id varchar(36), topic varchar(9), k varchar(9), payload varchar(9), n integer, done integer")
+    bench.broker.refusing.add("bad")
+    for number in range(20):
+        topic, key = ("bad", f"{number % 5}") if number < 15 else ("good", f"g{number % 2}")
+        bench.insert(id=str(uuid.uuid4()), topic=topic, k=key if number != 3 else None, payload=f"{number}", n=number)
+    columns = {"id": "id", "topic": "topic", "body": "payload", "key": "k", "order": "n", "done": done}
+    limits = RelayLimits(row_max=3, retry_s=60, retry_max_s=60, poll_s=0.001, idle_poll_s=0.01)
+    with bench.relay(layout_of("", columns), limits=limits):
+        wait_until(lambda: bench.rows("done = 1" if done else "n > 14") == (5 if done else 0), "the others")
+    for key in (b"g0", b"g1"):
+        numbers = [int(each.body) for each in bench.broker.topics["good"] if each.key == key]
+        assert numbers == sorted(numbers)
+
+
 def test_another_relay_waits_while_one_sends(server_world):
     """A second relay gets no rows while the first one holds the lock, which ends with its connection."""
     bench = Bench(server_world, "id varchar(36), topic varchar(9), payload varchar(9), n integer")
@@ -210,6 +227,17 @@ def test_outbox_of_another_database_is_no_obstacle(mariadb):
     here.drop(taken[0])
     there.drop(taken[1])
     there._engine.dispose()
+
+
+def test_row_far_behind_with_the_id_of_a_sent_one_is_not_removed(world):
+    """The number of removed rows shows a row with that id which was not read."""
+    bench = Bench(world, "id varchar(36), topic varchar(9), payload varchar(9), n integer")
+    for number in range(6):
+        bench.insert(id=str(number % 5), topic="t", payload="x", n=number)
+    layout = layout_of("", {"id": "id", "topic": "topic", "body": "payload", "order": "n"})
+    with pytest.raises(ConfigError, match="one value in 2 rows, 1 of which were sent"):
+        bench.relay(layout, limits=RelayLimits(row_max=1)).run_once()
+    assert bench.rows() == 6
 
 
 @pytest.mark.parametrize(("ids", "what"), [((None,), "NULL"), (("7", "7"), "'7' twice")])

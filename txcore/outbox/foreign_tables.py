@@ -20,9 +20,9 @@ from sqlalchemy import Connection, Engine, text
 from txcore import wire
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.message_table import Refused, TableRow, Taken, Turned, lane_of
-from txcore.outbox.foreign_rows import message_of, uuid_of
+from txcore.outbox.foreign_rows import bytes_of, message_of, uuid_of
 from txcore.outbox.idle import bound
-from txcore.outbox.slots import EMPTY, ParkedMessage, TableStats
+from txcore.outbox.slots import EMPTY, NAMED_MAX, ParkedMessage, TableStats
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE
 from txcore.sqlfence.connections import border_of, family_of
 from txcore.sqlfence.failures import failure_of
@@ -80,9 +80,11 @@ class OutboxTable:
             at_end.callback(self._end, connection)
             self._undo = bound(border_of(connection), self._hold_s)
             if self._lock(connection):
-                found = self._read(connection, row_max * LOOK_AHEAD)
-                self._require_ids(found)
+                found = self._read(connection, "", row_max * LOOK_AHEAD)
                 rows = [row for row, _ in found if row.lane not in resting][:row_max]
+                if not rows and len(found) == row_max * LOOK_AHEAD:
+                    found = self._read_behind(connection, resting, min(row_max, NAMED_MAX))
+                    rows = [row for row, _ in found]
                 if rows:
                     at_end.pop_all()
                     ids = {row.transaction_id: identity for row, identity in found}
@@ -105,7 +107,9 @@ class OutboxTable:
             at_end.callback(self._end, held.connection)
             if sent:
                 ids = [{"id": held.ids[row.transaction_id]} for row in sent]
-                held.connection.execute(text(f"{change} WHERE {name} = :id"), ids)
+                ended = held.connection.execute(text(f"{change} WHERE {name} = :id"), ids).rowcount
+                if ended > len(sent):
+                    raise self._ambiguous(f"one value in {ended} rows, {len(sent)} of which were sent")
             held.connection.commit()
 
     def drop(self, taken: Taken) -> None:
@@ -141,19 +145,45 @@ class OutboxTable:
         }.get(self._family)
         return sql is None or bool(connection.execute(text(sql), {"name": self._lock_name}).scalar())
 
-    def _read(self, connection: Connection, row_max: int) -> list[tuple[TableRow, Any]]:
-        layout = self._layout
-        columns = ", ".join(self._column[name] for name in layout.columns)
-        order = ", ".join(self._column[name] for name in layout.names("order"))
-        open_only = ""
-        if layout.done:
-            done = self._column[layout.done]
-            open_only = f"WHERE {done} = 0 OR {done} IS NULL "
-        sql = f"SELECT {columns} FROM {self._table} {open_only}ORDER BY {order} LIMIT {int(row_max)}"  # noqa: S608
-        rows = [dict(zip(layout.columns, row, strict=True)) for row in connection.execute(text(sql))]
+    def _read(
+        self, connection: Connection, which: str, row_max: int, values: Mapping[str, Any] | None = None
+    ) -> list[tuple[TableRow, Any]]:
+        """Return the oldest rows that are not sent, with the condition *which* and its *values*."""
+        sql = self._select(self._layout.columns, which) + f" LIMIT {int(row_max)}"
+        rows = [dict(zip(self._layout.columns, row, strict=True)) for row in connection.execute(text(sql), values)]
         if self._family == SQLITE:
             connection.rollback()  # on SQLite an open transaction would keep the file's log from being reset
-        return [self._row(row) for row in rows]
+        found = [self._row(row) for row in rows]
+        self._require_ids(found)
+        return found
+
+    def _read_behind(
+        self, connection: Connection, resting: Collection[int], row_max: int
+    ) -> list[tuple[TableRow, Any]]:
+        """Return the oldest rows of lanes that do not rest, however many are before them; it reads ids and keys."""
+        layout, wanted = self._layout, []
+        sql = self._select([layout.id, *layout.names("key")], "")
+        with connection.execute(text(sql).execution_options(stream_results=True)) as result:
+            for identity, *keys in result:
+                if self._lane(identity, bytes_of(keys[0]) if keys and keys[0] is not None else None) not in resting:
+                    wanted.append(identity)
+                    if len(wanted) == row_max:
+                        break
+        values = {f"i{number}": identity for number, identity in enumerate(wanted)}
+        which = f"{self._column[layout.id]} IN ({', '.join(f':{name}' for name in values)})"
+        return self._read(connection, which, row_max, values) if wanted else []
+
+    def _select(self, columns: Sequence[str], which: str) -> str:
+        """Return the statement that reads *columns* of the rows that are not sent, in their order."""
+        conditions = [which] if which else []
+        if self._layout.done:
+            done = self._column[self._layout.done]
+            conditions.append(f"({done} = 0 OR {done} IS NULL)")
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        names, order = (
+            ", ".join(self._column[name] for name in each) for each in (columns, self._layout.names("order"))
+        )
+        return f"SELECT {names} FROM {self._table}{where} ORDER BY {order}"  # noqa: S608
 
     def _require_ids(self, found: Sequence[tuple[TableRow, Any]]) -> None:
         """Refuse rows without an id of their own: one of them would end with another, or never.
@@ -165,17 +195,24 @@ class OutboxTable:
         for row, identity in found:
             if identity is None or row.transaction_id in seen:
                 what = "NULL" if identity is None else f"{identity!r} twice"
-                raise ConfigError(
-                    f"column {self._layout.id!r} of {self._table} has {what}: name a column that identifies each row "
-                    "for `id`, or remove the row; nothing is sent before that",
-                    key="id",
-                )
+                raise self._ambiguous(what)
             seen.add(row.transaction_id)
+
+    def _ambiguous(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"column {self._layout.id!r} of {self._table} has {what}: name a column that identifies each row for `id`, "
+            "or remove the row; until then no row is removed or marked",
+            key="id",
+        )
 
     def _row(self, row: Mapping[str, Any]) -> tuple[TableRow, Any]:
         message, identity = message_of(self._layout, row), row[self._layout.id]
-        name = uuid_of(identity)
-        return TableRow(name, 0, lane_of(self._group, message.key, name), wire.encode_message(message)), identity
+        lane = self._lane(identity, message.key)
+        return TableRow(uuid_of(identity), 0, lane, wire.encode_message(message)), identity
+
+    def _lane(self, identity: Any, key: bytes | None) -> int:
+        """Return the lane of a row."""
+        return lane_of(self._group, key, uuid_of(identity))
 
     def _end(self, connection: Connection) -> None:
         with suppress(Exception):
