@@ -22,7 +22,8 @@ STAY_MS: Final = 16
 _COUNTER_BITS: Final = 62
 _COUNTER_BYTES: Final = 8
 _RANDOM_BITS: Final = 12 + _COUNTER_BITS - 1
-_VERSION: Final = 7 << 12
+UUID_VERSION: Final = 7
+_VERSION: Final = UUID_VERSION << 12
 _VARIANT: Final = 0b10 << 62
 _COUNTER_END: Final = _VARIANT + (1 << _COUNTER_BITS) - (1 << 32)
 """Limit of the counter, after which the next millisecond begins; it leaves room below the variant's bits."""

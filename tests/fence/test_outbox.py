@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from txcore_conformance.kit import Observed, wait_until
 
-from txcore import ConfigError, Relay, RelayLimits, wire
+from txcore import ConfigError, Inbox, Relay, RelayLimits, wire
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.outbox.foreign_tables import OutboxTable
 from txcore.outbox.relay import LAYOUTS, layout_of
@@ -171,6 +171,22 @@ def test_rows_behind_many_that_rest_are_sent(world, done):
     for key in (b"g0", b"g1"):
         numbers = [int(each.body) for each in bench.broker.topics["good"] if each.key == key]
         assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("identity", ["00000000-9681-4fbd-82f9-98a65aa3d8ed", "1475"])
+def test_row_with_an_id_that_has_no_time_is_new_to_a_pruned_inbox(world, identity):
+    """A random UUID, and one that is made of another value, are never older than an inbox, and are remembered."""
+    bench = Bench(world, "id varchar(36), topic varchar(9), payload varchar(9), n integer")
+    inbox = Inbox(world.engine, table=f"inbox_{world.number}")
+    inbox.create()
+    inbox.prune(keep_s=3600)
+    bench.insert(id=identity, topic="t", payload="x", n=1)
+    bench.relay(layout_of("", {"id": "id", "topic": "topic", "body": "payload", "order": "n"})).run_once()
+    (target,) = bench.broker.topics["t"]
+    for is_new in (True, False):
+        inbox.prune(keep_s=0.001)
+        with world.engine.begin() as connection, inbox.receive(connection, target.headers) as is_first:
+            assert is_first is is_new
 
 
 def test_another_relay_waits_while_one_sends(server_world):

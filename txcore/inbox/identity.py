@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from txcore.errors import UsageError
-from txcore.ids import TIME_BYTES, TransactionId, known_id
+from txcore.ids import TIME_BYTES, UUID_VERSION, TransactionId, known_id
 from txcore.wire import HEADER_DUE, HEADER_GROUP, HEADER_ID
+
+TIMELESS: Final = b"\xff" * TIME_BYTES
+"""Time of the key of an id that has none."""
+DUE_DIGITS_MAX: Final = 15
+"""Most digits of a time in milliseconds that fits into an id."""
 
 Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
@@ -33,11 +38,13 @@ class MessageId:
     def key(self) -> TransactionId:
         """The id under which an inbox remembers the message: with the time at which it was due, not that of its birth.
 
-        So the horizon and a prune count from then, and every copy of the message has the same key.
+        So the horizon and a prune count from then, and every copy of the message has the same key. An id that is no
+        UUID of version 7, of an outbox of another library, has no time: it comes after every horizon.
         """
-        if not self.due_ms:
-            return self.transaction_id
-        return known_id(self.due_ms.to_bytes(TIME_BYTES, "big") + self.transaction_id[TIME_BYTES:])
+        identity = self.transaction_id
+        if identity[TIME_BYTES] >> 4 != UUID_VERSION:
+            return known_id(TIMELESS + identity[TIME_BYTES:])
+        return known_id(self.due_ms.to_bytes(TIME_BYTES, "big") + identity[TIME_BYTES:]) if self.due_ms else identity
 
 
 def message_id_of(message: Any) -> MessageId:
@@ -58,7 +65,8 @@ def message_id_of(message: Any) -> MessageId:
     if not separator or not (index.isascii() and index.isdigit()):
         raise UsageError(f"the header {HEADER_ID} must be <transaction_id>:<index>, not {found[HEADER_ID]!r}")
     due = _text(found.get(HEADER_DUE, "0"), HEADER_DUE)
-    if not (due.isascii() and due.isdigit() and int(due) < 1 << 8 * TIME_BYTES):
+    is_number = due.isascii() and due.isdigit() and len(due) <= DUE_DIGITS_MAX
+    if not (is_number and int(due) < 1 << 8 * TIME_BYTES):
         raise UsageError(f"the header {HEADER_DUE} must be a number of milliseconds, not {due!r}")
     return MessageId(_text(found[HEADER_GROUP], HEADER_GROUP), TransactionId.parse(identity), int(index), int(due))
 

@@ -26,7 +26,10 @@ def message_of(layout: Layout, row: Mapping[str, Any]) -> TargetMessage:
 
 
 def uuid_of(identity: Any) -> bytes:
-    """Return the 16 bytes of a UUID in any form; from any other value, make 16 bytes."""
+    """Return the 16 bytes of a UUID in any form; from any other value, make those of one of version 8 (RFC 9562).
+
+    That version says that its first bytes are no time.
+    """
     if isinstance(identity, uuid.UUID):
         return identity.bytes
     if isinstance(identity, bytes | memoryview) and len(bytes(identity)) == 16:
@@ -34,7 +37,8 @@ def uuid_of(identity: Any) -> bytes:
     try:
         return uuid.UUID(str(identity)).bytes
     except ValueError:
-        return hashlib.blake2b(str(identity).encode(), digest_size=16).digest()
+        made = hashlib.blake2b(str(identity).encode(), digest_size=16).digest()
+        return made[:6] + bytes([0x80 | made[6] & 0x0F, made[7], 0x80 | made[8] & 0x3F]) + made[9:]
 
 
 def bytes_of(value: Any) -> bytes:
