@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 
+import pytest
+import sqlalchemy
+
 import txcore
+from txcore.sidecar.relay_watch import trouble_of_wait
 
 CONFIG = """
 [backends.main]
@@ -64,8 +69,50 @@ def test_group_may_leave_its_table_to_another_relay(shop, checkers, wait_until):
     running = checkers.ready()
     wait_until(lambda: running.metric("txcore_ends_total") == 4, "the halves' ends")
     assert len(shop.delivered()) == len(halves[True])
-    assert running.metric("txcore_relay_up", group="orders") == 0
+    assert running.metric("txcore_relayed_total", group="orders") == 0
     assert running.stop() == 0
+
+
+def test_process_is_unready_while_no_relay_sends(shop, checkers, wait_until):
+    """With `relay = false`, messages that wait for a relay which has ended make the process unready, until one runs."""
+    configure(shop, "relay = false\n")
+    running = checkers.ready()
+    with txcore.Relay(shop.backend, "orders", shop.engine):
+        order(shop, 1)
+        wait_until(shop.delivered, "the delivery")
+    wait_until(lambda: "relay" in running.get("/readyz")[1], "the first look at the table")
+    order(shop, 1, first=1)
+    with shop.engine.begin() as connection:
+        connection.execute(sqlalchemy.text("UPDATE txcore_tx_slot SET until_ms = until_ms - 90000 WHERE slot = -1"))
+    status, body = wait_until(lambda: _unready(running), "an answer that it is not ready")
+    assert 503 == status
+    assert "messages wait in the message table, and no relay of the group was seen for 1m" in body
+    assert 0 == running.metric("txcore_relay_up", group="orders")
+    with txcore.Relay(shop.backend, "orders", shop.engine):
+        wait_until(lambda: 200 == running.get("/readyz")[0], "readiness")
+    assert 1 == running.metric("txcore_relay_up", group="orders")
+    assert running.stop() == 0
+
+
+def _unready(running):
+    status, body = running.get("/readyz")
+    return (status, body) if status != 200 else None
+
+
+@pytest.mark.parametrize(
+    ("unserved_s", "watched_s", "words"),
+    [
+        (None, 100.0, ""),
+        (math.inf, 59.0, ""),
+        (math.inf, 60.0, "was seen ever"),
+        (61.0, 0.0, "was seen for 1m1s"),
+    ],
+)
+def test_first_relay_may_start_after_the_first_message(unserved_s, watched_s, words):
+    """A group that never had a relay is reported after a minute, one whose relay has ended at once."""
+    found = trouble_of_wait(unserved_s, watched_s)
+    assert found.endswith(words)
+    assert bool(words) == bool(found)
 
 
 def test_the_table_and_its_last_error_are_shown(shop, checkers, wait_until):

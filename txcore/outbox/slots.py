@@ -6,6 +6,7 @@ has one lock for the whole file, so there a slot is leased: `owner` holds it up 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -217,6 +218,17 @@ class Slots:
             *found_later,
             None if seen_ms is None else seen_ms / 1000,
         )
+
+    def unserved_s(self, border: Border) -> float | None:
+        """Return for how long, at least, messages have waited without a relay; None while one is seen or none waits.
+
+        As `TableStats.is_unserved`, without counting the rows. It is infinite where no relay has ever been seen.
+        """
+        sql = f"SELECT 1 FROM {self._message} WHERE producer_group = :producer_group AND parked = 0 LIMIT 1"  # noqa: S608
+        group = self._group["producer_group"]
+        seen_s = later.relay_seen_ms(self.dialect, border).get(group, math.inf) / 1000
+        is_waiting = bool(border.rows(sql, self._group)) or later.waits(self.dialect, border, group)
+        return seen_s if is_waiting and seen_s > UNSEEN_S else None
 
     def beat(self, border: Border) -> None:
         """Note that a relay of the group runs now."""

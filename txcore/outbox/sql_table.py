@@ -198,6 +198,21 @@ class SqlMessageTable:
         """Count the waiting rows. Raises BackendUnavailableError."""
         return self._transact(self._slots.stats)
 
+    def unserved_s(self) -> float | None:
+        """Return for how long messages have waited without a relay; see `Slots.unserved_s`.
+
+        Raises:
+            NoTableError: there is no message table, so nothing waits.
+            BackendUnavailableError: the database failed.
+        """
+        held = self._open()
+        try:
+            return self._slots.unserved_s(held.border)
+        except Exception as error:
+            raise self._translated(error) from error
+        finally:
+            held.end()
+
     def parked(self, count_max: int = PARKED_MAX, *, is_dropped: bool = False) -> list[ParkedMessage]:
         """Return the parked messages, or the dropped ones. Raises BackendUnavailableError."""
         return self._transact(lambda border: self._slots.parked(border, count_max, is_dropped=is_dropped))

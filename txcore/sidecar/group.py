@@ -19,7 +19,8 @@ from txcore.sidecar.database_watch import DatabaseWatch
 from txcore.sidecar.figures import Figures
 from txcore.sidecar.parked_watch import ParkedWatch
 from txcore.sidecar.plan import GroupPlan
-from txcore.sidecar.readiness import OPTIONAL, components_of
+from txcore.sidecar.readiness import OPTIONAL, components_of, trouble_of
+from txcore.sidecar.relay_watch import RelayWatch
 from txcore.sidecar.relays import GroupRelay, start_relay
 from txcore.sidecar.resources import Resources
 
@@ -96,6 +97,7 @@ class GroupRunner:
         self._checker: Checker | None = None
         self._answers: Answers | None = None
         self._relay: GroupRelay | None = None
+        self._relay_watch: RelayWatch | None = None
         self._watch: DatabaseWatch | None = None
         self._parked: ParkedWatch | None = None
         self._backend: Backend | None = None
@@ -133,6 +135,14 @@ class GroupRunner:
         return None if relay is None else relay.relay.stats()
 
     @property
+    def relay_trouble(self) -> str | None:
+        """Why no relay sends the messages of the table; "" while one can, None without a message table."""
+        relay, watch = self.relay, self._relay_watch
+        if relay is not None:
+            return trouble_of(relay)
+        return None if watch is None else watch.trouble
+
+    @property
     def parked(self) -> Mapping[str, int] | None:
         """The parked halves of the whole group by code; None until the parked logs were read."""
         watch = self._parked
@@ -150,7 +160,7 @@ class GroupRunner:
         stats = NO_STATS if checker is None else checker.stats()
         is_running = state is GroupState.RUNNING
         circuits = () if answers is None else answers.circuits
-        components = components_of(stats, circuits, self.relay) if is_running else {}
+        components = components_of(stats, circuits, self.relay_trouble) if is_running else {}
         is_stuck = is_running and (not stats.is_running or stats.turned_s > STUCK_S)
         return GroupStatus(state, reason, components, is_stuck, stats)
 
@@ -196,6 +206,9 @@ class GroupRunner:
                 randomness=self._randomness,
             )
             self._relay = start_relay(plan, self._backend, self._clock, self._randomness)
+            if plan.database and self._relay is None:
+                self._relay_watch = RelayWatch(plan, self._clock)
+                self._relay_watch.start()
             if answers.fence is not None:
                 self._watch = DatabaseWatch(plan, answers.fence.circuit, self._clock)
                 self._watch.start()
@@ -221,6 +234,7 @@ class GroupRunner:
         watch, self._watch = self._watch, None
         parked, self._parked = self._parked, None
         relay, self._relay = self._relay, None
+        relay_watch, self._relay_watch = self._relay_watch, None
         answers, self._answers = self._answers, None
         backend, self._backend = self._backend, None
         with ExitStack() as closing:  # from the last to the first, also when one of them fails
@@ -230,8 +244,9 @@ class GroupRunner:
                 closing.callback(answers.close)
             if relay is not None:
                 closing.callback(relay.close, self.plan.checker.shutdown_s)
-            if watch is not None:
-                closing.callback(watch.close)
+            for each in (relay_watch, watch):
+                if each is not None:
+                    closing.callback(each.close)
             if parked is not None:
                 closing.callback(parked.close)
 

@@ -20,7 +20,6 @@ from txcore.records import ParkCode
 from txcore.runtime import instrumentation as names
 from txcore.sidecar.figures import Histogram
 from txcore.sidecar.group import GroupRunner, GroupState
-from txcore.sidecar.readiness import trouble_of
 
 if TYPE_CHECKING:
     from txcore.outbox.relay import RelayStats
@@ -120,7 +119,9 @@ RELAYED: Final = Metric("txcore_relayed_total", "counter", "Messages of the mess
 RELAY_REFUSED: Final = Metric("txcore_relay_refused_total", "counter", "Tries to send one that its target refused.")
 RELAY_PARKED: Final = Metric("txcore_relay_parked_total", "counter", "Messages of the table parked by this relay.")
 RELAY_UP: Final = Metric(
-    "txcore_relay_up", "gauge", "0 while the relay can send nothing: broker or database down or silent."
+    "txcore_relay_up",
+    "gauge",
+    "0 while no relay sends: broker or database down, or messages wait and none was seen for 60 s.",
 )
 TABLE_ROWS: Final = Metric(
     "txcore_table_rows",
@@ -210,13 +211,15 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     relay = runner.relay
     if relay is not None:
         yield from _relayed(relay)
+    trouble = runner.relay_trouble
+    if trouble is not None:
+        yield RELAY_UP, (), int(not trouble)
 
 
 def _relayed(relay: RelayStats) -> Iterator[tuple[Metric, tuple[str, ...], Any]]:
     yield RELAYED, (), relay.sent
     yield RELAY_REFUSED, (), relay.refused
     yield RELAY_PARKED, (), relay.parked
-    yield RELAY_UP, (), int(not trouble_of(relay))
     if relay.waiting is not None:
         yield TABLE_ROWS, ("waiting",), relay.waiting.waiting
         yield TABLE_ROWS, ("parked",), relay.waiting.parked

@@ -2,7 +2,7 @@
 
 Everything here is read from figures in memory, so that an answer never waits for a broker or a database. The figures
 are kept where the work is done: the checker asks its broker (`txcore.checker.contact`), a watch asks the database
-(`database_watch`), the relay counts its turns.
+(`database_watch`), the relay counts its turns. Where the relay runs elsewhere, a watch asks for it (`relay_watch`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ OPTIONAL: Final = frozenset({CALLBACK})
 """Components without which a group is degraded, and still ready: it finishes all halves that others answer for."""
 
 
-def components_of(checker: CheckerStats, circuits: Iterable[SourceCircuit], relay: RelayStats | None) -> dict[str, str]:
-    """Return the components of a running group, by name, each with the reason why it is down."""
+def components_of(checker: CheckerStats, circuits: Iterable[SourceCircuit], relay: str | None) -> dict[str, str]:
+    """Return the components of a running group, by name, each with the reason why it is down.
+
+    Args:
+        relay: The reason why no relay sends; "" while one can, None for a group without a message table.
+    """
     found = {"checker": _of_checker(checker), "broker": checker.broker}
     found |= {circuit.name: circuit.reason for circuit in circuits}
     if relay is not None:
-        found["relay"] = trouble_of(relay)
+        found["relay"] = relay
     found |= {f"partition {partition}": f"fails: {reason}" for partition, reason in checker.failing.items()}
     return found | {
         f"partition {each.partition}": f"is blocked: {each.blocked}" for each in checker.partitions if each.blocked

@@ -219,6 +219,14 @@ def relay_seen_ms(dialect: Dialect, border: Border) -> dict[str, int]:
     return {str(row[0]): max(int(row[1]), 0) for row in border.rows(sql, {})}
 
 
+def waits(dialect: Dialect, border: Border, group: str) -> bool:
+    """Return whether a row of a group waits until it is due."""
+    if not is_there(dialect, border):
+        return False
+    sql = f"SELECT 1 FROM {dialect.tables.later} WHERE producer_group = :producer_group AND state = {WAITS} LIMIT 1"  # noqa: S608
+    return bool(border.rows(sql, {"producer_group": group}))
+
+
 def waiting_by_group(dialect: Dialect, border: Border) -> dict[str, int]:
     """Return how many rows wait, by group."""
     sql = f"SELECT producer_group, count(*) FROM {dialect.tables.later} WHERE state = {WAITS} GROUP BY producer_group"  # noqa: S608
