@@ -39,6 +39,7 @@ def build_app() -> Typer:
         certificate,
         checker,
         config,
+        effects,
         examples,
         outbox_audit,
         permissions,
@@ -63,6 +64,7 @@ def build_app() -> Typer:
     app.command("checker")(checker.checker)
     app.add_typer(config.config, name="config")
     certificate.audit.command("outbox")(outbox_audit.outbox)
+    certificate.audit.command("effects")(effects.effects)
     app.add_typer(certificate.audit, name="audit")
     operating.add_to(app)
     app.command("permissions")(permissions.permissions)

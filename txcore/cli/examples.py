@@ -31,6 +31,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
             "    --layout eventuate --table message"
         ),
     ),
+    "audit effects": ("txcore audit effects", "txcore audit effects orders --json"),
     "audit repair": ("txcore audit repair 12", "txcore audit repair 12 --apply"),
     "pending": ("txcore pending", "txcore pending --older-than 15m --topic orders.created"),
     "parked": ("txcore parked", "txcore parked --reason CHECKS_EXHAUSTED"),

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from txcore.cli.audit import code_of, module
+from txcore.cli.comparison import WORDS, show_findings
 from txcore.cli.helping import JSON_HELP
 from txcore.cli.operating.relaying import pair_of
 from txcore.cli.operating.screen import Screen
@@ -16,8 +17,6 @@ from txcore.operator.formatting import ms_of_iso
 from txcore.outbox.foreign_layouts import layout_of
 
 EXTRA: Final = "audit"
-SHOWN_MAX: Final = 20
-"""Number of findings of each verdict that are printed; `--json` has all."""
 
 Broker = Annotated[str, typer.Option(metavar="URL", help="The broker of the topics.")]
 Database = Annotated[str, typer.Option(metavar="URL", help="The database of the table, as SQLAlchemy names it.")]
@@ -121,14 +120,9 @@ def _show(screen: Screen, examined: Any) -> None:
     if screen.as_json:
         screen.json(examined.as_builtin())
         return
-    words = {0: "pass: each row has its message", 1: "warnings", 2: "violations", 3: "inconclusive"}
-    screen.say(f"{words[examined.exit_code]} ({examined.rows:,} rows, {examined.messages:,} messages)")
-    for verdict, count in examined.counts.items():
-        screen.say(f"\n{verdict}: {count:,}")
-        found = [each for each in examined.findings if each.verdict == verdict]
-        screen.table(("id", "topic", "what"), [(each.name, each.topic, each.what) for each in found[:SHOWN_MAX]])
-        if count > SHOWN_MAX:
-            screen.say(f"{count - SHOWN_MAX:,} more: --json lists all")
+    words = WORDS.get(examined.exit_code, "pass: each row has its message")
+    screen.say(f"{words} ({examined.rows:,} rows, {examined.messages:,} messages)")
+    show_findings(screen, examined.findings)
     if examined.strange:
         screen.say(f"\n{examined.strange:,} messages in these topics name no row")
     for gap in examined.gaps:

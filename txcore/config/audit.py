@@ -47,6 +47,38 @@ class AuditGroupSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only
     )
 
 
+class EffectConsumerSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A consumer of the group's messages that records them in an inbox table of txcore."""
+
+    database: Annotated[str, Meta(description="one of `databases`, which has the inbox; empty for the group's own")] = (
+        ""
+    )
+    inbox: Annotated[str, Meta(min_length=1, description="name of the inbox table")] = "txcore_inbox"
+    topics: Annotated[
+        list[str], Meta(description="topics whose messages it receives; empty for all of the group's")
+    ] = field(default_factory=list)
+
+
+class EffectsSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Both ends of one of `groups`, which `txcore audit effects` compares."""
+
+    business: Annotated[
+        str,
+        Meta(
+            description="a query of transaction ids and, for each, the number of business rows that have it; "
+            "`:first` and `:until` in it are the ids between which rows are compared"
+        ),
+    ] = ""
+    database: Annotated[str, Meta(description="one of `databases`, for that query; empty for the group's own")] = ""
+    window_s: Annotated[
+        float, Meta(gt=0, le=400 * 86_400, description="how far back before the run transactions are compared")
+    ] = 86_400.0
+    settle_s: Annotated[
+        AuditSeconds, Meta(description="age from which a transaction has its rows, and a message is received")
+    ] = 300.0
+    consumers: dict[str, EffectConsumerSection] = field(default_factory=dict)
+
+
 class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The audit, `txcore audit`."""
 
@@ -92,3 +124,4 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     rules: dict[str, RuleSection] = field(default_factory=dict)
     backends: dict[str, AuditBackendSection] = field(default_factory=dict)
     groups: dict[str, AuditGroupSection] = field(default_factory=dict)
+    effects: dict[str, EffectsSection] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec.structs import replace
 
 from txcore.audit.verdicts import Verdict
-from txcore.config.audit import ALL
+from txcore.config.audit import ALL, EffectsSection
 from txcore.config.conversion import convert
 from txcore.config.lines import Path
 from txcore.config.problems import ConfigFileError, Problem, closest, key_text
@@ -176,6 +176,7 @@ class _Reader:
             "rules": Verdict.__members__,
             "backends": config.backends,
             "groups": config.groups,
+            "effects": config.groups,
         }
         for section, names in known.items():
             for name in getattr(config.audit, section):
@@ -186,12 +187,32 @@ class _Reader:
                 for each in getattr(group, section):
                     if each not in known.get(section, config.databases):
                         self._report(("audit", "groups", name, section), f"there is no [{section}.{each}]")
+        for name, effects in config.audit.effects.items():
+            self._effects(("audit", "effects", name), effects, config.groups.get(name))
         for name, backend in config.audit.backends.items():
             if isinstance(backend.topics, str) and backend.topics != ALL:
                 self._report(("audit", "backends", name, "topics"), f'must be a list of topics, or "{ALL}"')
             for tap in backend.taps:
                 if not all(part.strip() for part in tap.partition("=")):
                     self._report(("audit", "backends", name, "taps"), f"{tap!r} is no topic=stream")
+
+    def _effects(self, path: Path, effects: EffectsSection, group: GroupSection | None) -> None:
+        """Look up the databases of both ends of a group."""
+        databases = self.config.databases
+        if not effects.business and not effects.consumers:
+            self._report(path, "names neither business rows nor consumers: there is nothing to compare")
+        own = group.database if group is not None else ""
+        extra = self.config.audit.groups.get(path[-1])
+        if effects.business and not own and not (extra is not None and extra.databases):
+            self._report((*path, "business"), f"{path[-1]} has no database with fence rows to compare with")
+        named = [((*path, "database"), effects.database or own)] if effects.business else []
+        consumers = effects.consumers.items()
+        named += [((*path, "consumers", name, "database"), each.database or own) for name, each in consumers]
+        for key, name in named:
+            if not name:
+                self._report(key, f"is missing, and {path[-1]} has no database of its own")
+            elif name not in databases:
+                self._report(key, f"there is no [databases.{name}]{closest(name, databases)}")
 
     def _http(self) -> None:
         http = self.config.http

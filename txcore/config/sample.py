@@ -22,8 +22,10 @@ NAMES: Final = {
     "groups": "orders",
     "rules": "LATE_CHECK",
     "tokens": "observers",
+    "effects": "orders",
+    "consumers": "mail",
 }
-"""Names of the sample's one broker, database, group, rule and further token."""
+"""Names of the sample's one broker, database, group, rule, further token, and consumer."""
 LIVE: Final = {
     ("backends", "main", "url"): "sqlite:///broker.db",
     ("databases", "main", "url"): "sqlite:///shop.db",

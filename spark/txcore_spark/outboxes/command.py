@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from txcore.audit.verdicts import SEVERITIES, Severity, Verdict, exit_code
+from txcore_spark.found import Found
 from txcore_spark.outboxes.asked import Asked
-from txcore_spark.outboxes.comparing import Comparison, Found
+from txcore_spark.outboxes.comparing import Comparison
 from txcore_spark.outboxes.messages import Topics
 from txcore_spark.outboxes.table import Table
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
+from txcore_spark.found import Found
 from txcore_spark.outboxes import messages, table
 from txcore_spark.outboxes.asked import PARTS, Asked
 
@@ -40,23 +40,6 @@ FROM outbox o LEFT JOIN message m ON m.id = o.id
 WHERE coalesce(o.created_ms, 0) >= $since_ms
 GROUP BY ALL
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One row or message that is not right.
-
-    Attributes:
-        verdict: Name of the verdict.
-        name: The id as the table or the message gives it.
-        topic: The topic that the row names, or where the message is.
-        what: What differs, in words.
-    """
-
-    verdict: str
-    name: str
-    topic: str
-    what: str
 
 
 class Comparison:

@@ -170,13 +170,21 @@ def _page(
 
 def _where(connection: Connection, wanted: Range, last: bytes) -> tuple[str, dict[str, Any]]:
     """Return the condition for the wanted rows after the id *last*, and its values."""
-    is_uuid = connection.dialect.name == "postgresql"
     names = {f"group_{number}": group for number, group in enumerate(wanted.groups)}
     bounds = {"last": last} | ({"upper": wanted.upper} if wanted.upper else {})
-    place = "CAST(:{} AS uuid)" if is_uuid else ":{}"
-    below = f"AND f.transaction_id < {place.format('upper')} " if wanted.upper else ""
+    below = f"AND f.transaction_id < {place_of(connection, 'upper')} " if wanted.upper else ""
     sql = (
-        f"WHERE f.transaction_id > {place.format('last')} {below}"
+        f"WHERE f.transaction_id > {place_of(connection, 'last')} {below}"
         f"AND f.producer_group IN ({', '.join(f':{name}' for name in names)})"
     )
-    return sql, {name: str(uuid.UUID(bytes=each)) if is_uuid else each for name, each in bounds.items()} | names
+    return sql, {name: bound(connection, each) for name, each in bounds.items()} | names
+
+
+def place_of(connection: Connection, name: str) -> str:
+    """Return the expression for an id that is bound as *name*."""
+    return f"CAST(:{name} AS uuid)" if connection.dialect.name == "postgresql" else f":{name}"
+
+
+def bound(connection: Connection, transaction_id: bytes) -> Any:
+    """Return an id as a database takes it."""
+    return str(uuid.UUID(bytes=transaction_id)) if connection.dialect.name == "postgresql" else transaction_id
