@@ -158,7 +158,7 @@ def test_resting_lanes_of_an_outbox_are_left_alone(debezium):
 
 @pytest.mark.parametrize("done", ["", "done"])
 def test_rows_behind_many_that_rest_are_sent(world, done):
-    """However many messages wait for their topic, those of other keys behind them are sent, in their order."""
+    """However many messages wait for their topic, those of other keys after them are sent, in their order."""
     bench = Bench(world, "id varchar(36), topic varchar(9), k varchar(9), payload varchar(9), n integer, done integer")
     bench.broker.refusing.add("bad")
     for number in range(20):
