@@ -6,7 +6,7 @@ as soon as it dies. On SQLite, where that would lock out every producer, it take
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -27,7 +27,7 @@ from txcore.sqlfence.runners import own_border
 from txcore.sqlfence.schema import tables_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 Done = TypeVar("Done")
 SLOTS_MAX: Final = 16
@@ -122,25 +122,15 @@ class SqlMessageTable:
 
     def turn_due(self, group: str, row_max: int) -> Turned:
         """See `MessageTable.turn_due`; while no row is due, it only reads."""
-        held = self._open()
-        try:
+        with self._opened() as held:
             is_there = later.is_there(self._dialect, held.border)
             next_ms = later.next_due_in_ms(self._dialect, held.border, group) if is_there else None
-        except Exception as error:
-            raise self._translated(error) from error
-        finally:
-            held.end()
         if next_ms is None or next_ms > 0:
             return Turned(0, None if next_ms is None else next_ms / 1000)
-        held = self._open()
-        try:
+        with self._opened() as held:
             self._begin(held)
             count = self._slots.turn(held.border, row_max)
             held.border.commit()
-        except Exception as error:
-            raise self._translated(error) from error
-        finally:
-            held.end()
         return Turned(count, 0.0)
 
     def beat(self) -> None:
@@ -205,13 +195,8 @@ class SqlMessageTable:
             NoTableError: there is no message table, so nothing waits.
             BackendUnavailableError: the database failed.
         """
-        held = self._open()
-        try:
+        with self._opened() as held:
             return self._slots.unserved_s(held.border)
-        except Exception as error:
-            raise self._translated(error) from error
-        finally:
-            held.end()
 
     def parked(self, count_max: int = PARKED_MAX, *, is_dropped: bool = False) -> list[ParkedMessage]:
         """Return the parked messages, or the dropped ones. Raises BackendUnavailableError."""
@@ -281,6 +266,16 @@ class SqlMessageTable:
         if isinstance(outcome, Contended):
             raise BackendUnavailableError(f"the message table's database: {outcome.text}")
         return cast("Done", outcome)
+
+    @contextmanager
+    def _opened(self) -> Iterator[_Held]:
+        held = self._open()
+        try:
+            yield held
+        except Exception as error:
+            raise self._translated(error) from error
+        finally:
+            held.end()
 
     def _open(self) -> _Held:
         try:

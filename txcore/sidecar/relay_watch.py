@@ -43,7 +43,7 @@ class RelayWatch:
         self._engine = open_engine(plan.database_url, section)
         self._table: SqlMessageTable = SqlMessageTable(self._engine, plan.name, BY, table=plan.section.fence_table)
         self._clock = clock
-        self._unserved_from_s: float | None = None
+        self._served_at_s = clock.elapsed_s()
         self._trouble: str | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"txcore-relay-watch-{plan.name}", daemon=True)
@@ -73,10 +73,8 @@ class RelayWatch:
     def _note(self, unserved_s: float | None) -> str:
         now_s = self._clock.elapsed_s()
         if unserved_s is None:
-            self._unserved_from_s = None
-        elif self._unserved_from_s is None:
-            self._unserved_from_s = now_s
-        return trouble_of_wait(unserved_s, now_s - (self._unserved_from_s or now_s))
+            self._served_at_s = now_s
+        return trouble_of_wait(unserved_s, now_s - self._served_at_s)
 
 
 def trouble_of_wait(unserved_s: float | None, watched_s: float) -> str:
@@ -84,7 +82,8 @@ def trouble_of_wait(unserved_s: float | None, watched_s: float) -> str:
 
     Args:
         unserved_s: Time since a relay was seen; infinite if none ever was, None if nothing is wrong.
-        watched_s: Time for which this has been so here. A group's first relay may start after its first message.
+        watched_s: Time for which this has been so, or since the watch began. A group's first relay may start after its
+            first message.
     """
     if unserved_s is None or (math.isinf(unserved_s) and watched_s < FIRST_S):
         return ""
