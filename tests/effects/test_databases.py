@@ -7,7 +7,7 @@ import time
 import uuid
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, text
 from txcore_conformance import servers
 from txcore_conformance.kit import wait_until
 from txcore_conformance.required import obtained
@@ -28,15 +28,9 @@ TYPES = {"postgresql": "uuid", "mariadb": "BINARY(16)"}
 def database(request):
     """A new database on a server of each kind."""
     server = obtained(request.param, getattr(servers, request.param))
-    name = f"shop_{secrets.token_hex(4)}"
-    admin = create_engine(server.url, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-        made = create_engine(make_url(server.url).set(database=name))
-        yield request.param, made
-        made.dispose()
-        connection.execute(text(f"DROP DATABASE {name}"))
-    admin.dispose()
+    made = create_engine(server.fresh_database())
+    yield request.param, made
+    made.dispose()
     server.stop()
 
 

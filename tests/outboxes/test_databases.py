@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import uuid
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, text
 from txcore_conformance import servers
 from txcore_conformance.required import obtained
 from txcore_spark.anomalies import Written
@@ -30,15 +29,9 @@ COLUMNS = {
 def database(request):
     """A new database server of each kind."""
     server = obtained(request.param, getattr(servers, request.param))
-    name = f"shop_{secrets.token_hex(4)}"
-    admin = create_engine(server.url, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-        made = create_engine(make_url(server.url).set(database=name))
-        yield request.param, made
-        made.dispose()
-        connection.execute(text(f"DROP DATABASE {name}"))
-    admin.dispose()
+    made = create_engine(server.fresh_database())
+    yield request.param, made
+    made.dispose()
     server.stop()
 
 

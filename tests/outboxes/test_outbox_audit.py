@@ -266,7 +266,8 @@ def test_command_prints_the_trigger_as_it_is_to_be_run(make_shop, capsys):
 
 def test_command_without_the_extra_names_it(make_shop, capsys, monkeypatch):
     """DuckDB missing is one sentence with the command that installs it."""
-    for name in [name for name in sys.modules if name.startswith(("txcore_spark.outboxes", "duckdb"))]:
+    importing = ("txcore_spark.outboxes", "txcore_spark.engines.sides", "duckdb")
+    for name in [name for name in sys.modules if name.startswith(importing)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(SystemExit) as ended:

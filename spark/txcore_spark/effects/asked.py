@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from txcore.config import Loaded
 from txcore.errors import UsageError
+from txcore_spark.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +61,17 @@ def asked_of(loaded: Loaded, group: str) -> Asked:
     if section is None:
         raise UsageError(f"the configuration has no [audit.effects.{group}]")
     own = loaded.config.groups[group]
-    extra = loaded.config.audit.groups.get(group)
-    names = [*([own.database] if own.database else []), *(extra.databases if extra else [])]
+
+    def url_of(database: str) -> str:
+        return loaded.secret("databases", database or own.database, "url")
+
     return Asked(
         group,
         section.business,
-        loaded.secret("databases", section.database or own.database, "url"),
-        tuple((loaded.secret("databases", name, "url"), own.fence_table) for name in names),
+        url_of(section.database),
+        tuple((url_of(name), own.fence_table) for name in Scope(loaded).databases_of(group)),
         tuple(
-            Consumer(
-                name, loaded.secret("databases", each.database or own.database, "url"), each.inbox, tuple(each.topics)
-            )
+            Consumer(name, url_of(each.database), each.inbox, tuple(each.topics))
             for name, each in section.consumers.items()
         ),
         section.window_s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txcore.audit.verdicts import Severity, exit_code
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore.errors import UsageError
@@ -21,7 +19,7 @@ from txcore.ids import born_ms, first_id_at
 from txcore_spark.effects import databases
 from txcore_spark.effects.asked import Asked, Consumer, asked_of
 from txcore_spark.effects.comparing import COLUMNS, Births, Comparison, Difference, random_of
-from txcore_spark.found import Found
+from txcore_spark.found import Found, counts_of, exit_code_of
 from txcore_spark.limits import time_text
 from txcore_spark.readers.fence import pruned_below
 from txcore_spark.rows import BUCKET_MS
@@ -54,13 +52,12 @@ class Examined:
     @property
     def counts(self) -> dict[str, int]:
         """Number of findings by difference."""
-        return dict(Counter(each.verdict for each in self.findings))
+        return counts_of(self.findings)
 
     @property
     def exit_code(self) -> int:
         """0 pass, 1 warnings, 2 violations, 3 inconclusive."""
-        severities = {Difference[each].severity for each in self.counts}
-        return exit_code(severities | ({Severity.INCONCLUSIVE} if self.gaps else set()))
+        return exit_code_of(self.findings, {each.name: each.severity for each in Difference}, self.gaps)
 
     def as_builtin(self) -> dict[str, Any]:
         """Return the result as one object for programs."""
@@ -108,7 +105,7 @@ def examine(loaded: Loaded, group: str, clock: Clock | None = None) -> Examined:
             _compare_business(asked, births, sides, examined)
         for consumer in asked.consumers:
             now_ms = (clock or SystemClock()).wall_ms()
-            _compare_inbox(asked, consumer, store, manifest, sides, examined, now_ms)
+            _compare_inbox(asked, consumer, births, store, manifest, sides, examined, now_ms)
     return examined
 
 
@@ -148,7 +145,7 @@ def _compare_business(asked: Asked, births: Births, sides: Comparison, examined:
     if uncommitted:
         for url, table in asked.fences:
             horizon = max(horizon, pruned_below(url, table))
-            uncommitted -= databases.committed_of(url, table, asked.group, uncommitted)
+            uncommitted -= databases.answered_of(url, table, asked.group, uncommitted)
     pruned = {each for each in uncommitted if each < horizon}
     if pruned:
         examined.notes.append(
@@ -161,6 +158,7 @@ def _compare_business(asked: Asked, births: Births, sides: Comparison, examined:
 def _compare_inbox(
     asked: Asked,
     consumer: Consumer,
+    births: Births,
     store: Store,
     manifest: Mapping[str, Any],
     sides: Comparison,
@@ -168,15 +166,13 @@ def _compare_inbox(
     now_ms: int,
 ) -> None:
     horizon = pruned_below(consumer.database, consumer.inbox)
-    births = _births(asked, manifest)
     sides.set_inbox(databases.inbox_rows(consumer, asked.group, births.first))
     examined.received[consumer.name] = sides.count("inbox")
     found = [*sides.unreceived(consumer.topics, now_ms - round(asked.settle_s * 1000), horizon)]
     if asked.group in manifest["withheld"] or _is_blind(asked.group, manifest):
         examined.notes.append(f"{consumer.name}: rows of its inbox without a message are not judged")
     else:
-        margin_ms = round((asked.settle_s + asked.skew_s) * 1000)
-        suspects = sides.unexplained(first_id_at(max(manifest["now_ms"] - margin_ms, 0)))
+        suspects = sides.unexplained()
         unknown = {random for random in suspects if not sides.knows(random)}
         delayed = _born_before(store, manifest, unknown) if asked.group in manifest["by_table"] else set()
         found += [each for random, some in suspects.items() if random not in delayed for each in some]

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txcore.audit.verdicts import CANCELLED, DROPPED, SENT, VIA_TABLE, Severity
+from txcore.audit.verdicts import CANCELLED, DROPPED, SENT, Severity
 from txcore.ids import ID_BYTES, TIME_BYTES, born_ms, id_text
 from txcore.records import OpKind
-from txcore_spark.effects.databases import BUSINESS, INBOX
+from txcore_spark.effects.databases import ANSWERED, BUSINESS, COMMITTED, INBOX
+from txcore_spark.engines.sides import Sides
 from txcore_spark.found import Found
 from txcore_spark.rows import Kind
 
@@ -70,47 +70,40 @@ class Comparison:
 
     def __init__(self, folder: Path, births: Births) -> None:
         self._births = births
-        self._database = duckdb.connect(str(folder / "effects.duckdb"))
-        for name, schema in (("fact", _FACT), ("business", BUSINESS)):
-            self._make(name, schema)
+        self._sides = Sides(folder / "effects.duckdb", {"fact": _FACT, "business": BUSINESS})
 
     def close(self) -> None:
         """Close the database."""
-        self._database.close()
+        self._sides.close()
 
     def add_facts(self, tables: Iterable[pa.Table], group: int) -> None:
         """Add the run's rows of a group, which have the columns of `COLUMNS`."""
         kinds = pa.array([int(kind) for kind in _KINDS], pa.int32())
         for table in tables:
             ours = table.filter(pc.and_(pc.equal(table["group"], group), pc.is_in(table["kind"], kinds)))
-            ours = ours.append_column("random", random_of(ours["tx"]))
-            self._add("fact", ours.select(_FACT.names))
+            self._sides.add("fact", [_with_random(ours).select(_FACT.names)])
 
     def add_business(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Add business rows by transaction."""
-        for batch in batches:
-            self._add("business", pa.Table.from_batches([batch]))
+        self._sides.add("business", (pa.Table.from_batches([batch]) for batch in batches))
 
     def set_inbox(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Compare with this inbox from now on, in place of another one."""
-        self._make("inbox", pa.schema([*INBOX, pa.field("random", pa.binary())]))
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            self._add("inbox", table.append_column("random", random_of(table["tx"])))
+        self._sides.make("inbox", pa.schema([*INBOX, pa.field("random", pa.binary())]))
+        self._sides.add("inbox", (_with_random(pa.Table.from_batches([batch])) for batch in batches))
 
     def uncommitted(self) -> set[bytes]:
         """Return the transactions of business rows that the run did not see as committed."""
         sql = f"""SELECT DISTINCT tx FROM business WHERE tx >= $first AND tx < $until
-            EXCEPT SELECT tx FROM ({_STATES}) WHERE code IN (1, 4, {_list(VIA_TABLE)})"""
+            EXCEPT SELECT tx FROM ({_STATES}) WHERE code IN ({_list(ANSWERED)})"""
         return {each for (each,) in self._all(sql)}
 
     def unannounced(self, uncommitted: Collection[bytes]) -> Iterator[Found]:
         """Yield the business rows of transactions that are not committed, and those that name none."""
-        self._database.register("asked_ids", pa.table({"tx": pa.array(sorted(uncommitted), pa.binary())}))
-        sql = """SELECT name, sum(rows) FROM business JOIN asked_ids USING (tx) GROUP BY name ORDER BY name"""
-        for name, count in self._all(sql):
-            yield _found(Difference.UNANNOUNCED, name, "", f"{_rows(count)}, and no committed transaction")
-        self._database.unregister("asked_ids")
+        sql = "SELECT name, sum(rows) FROM business JOIN asked_ids USING (tx) GROUP BY name ORDER BY name"
+        with self._sides.given("asked_ids", pa.table({"tx": pa.array(sorted(uncommitted), pa.binary())})):
+            for name, count in self._all(sql):
+                yield _found(Difference.UNANNOUNCED, name, "", f"{_rows(count)}, and no committed transaction")
         sql = "SELECT name, sum(rows) FROM business WHERE tx IS NULL AND rows > 0 GROUP BY name ORDER BY name"
         for name, count in self._all(sql):
             what = (
@@ -120,7 +113,7 @@ class Comparison:
 
     def unfounded(self) -> Iterator[Found]:
         """Yield the committed transactions that no business row names."""
-        sql = f"""SELECT tx FROM ({_STATES}) WHERE tx >= $first AND tx < $until AND code IN (1, {_list(VIA_TABLE)})
+        sql = f"""SELECT tx FROM ({_STATES}) WHERE tx >= $first AND tx < $until AND code IN ({_list(COMMITTED)})
             EXCEPT SELECT tx FROM business WHERE rows > 0 ORDER BY tx"""
         for (tx,) in self._all(sql):
             yield _found(Difference.UNFOUNDED, id_text(tx), "", "committed, and no business row has its id")
@@ -143,11 +136,11 @@ class Comparison:
                 Difference.UNRECEIVED, id_text(tx), topic, f"message {index} is published, and not in the inbox"
             )
 
-    def unexplained(self, unknown_before: bytes) -> dict[bytes, list[Found]]:
+    def unexplained(self) -> dict[bytes, list[Found]]:
         """Return the inbox rows without a message, by the random part of their transaction's id.
 
         Only those of transactions whose messages must all be there: a transaction that has ended, or one of which the
-        run saw nothing, although its id is lower than *unknown_before*.
+        run saw nothing, although it was born long enough before.
         """
         found: dict[bytes, list[Found]] = {}
         is_final = f"kind = {int(Kind.OP)} AND code IN ({_list(_FINAL)})"
@@ -160,9 +153,9 @@ class Comparison:
             WHERE tx >= $first AND tx < $until
               AND NOT EXISTS (SELECT 1 FROM fact f
                   WHERE f.kind = {int(Kind.TARGET)} AND f.random = i.random AND f.index = i.index)
-              AND (random IN (FROM ended) OR (tx < $unknown AND random NOT IN (SELECT random FROM fact)))
+              AND (random IN (FROM ended) OR random NOT IN (SELECT random FROM fact))
             ORDER BY tx, index"""
-        for tx, index in self._all(sql, {"unknown": unknown_before}):
+        for tx, index in self._all(sql):
             what = f"message {index} is in the inbox, and in no topic"
             found.setdefault(tx[TIME_BYTES:], []).append(_found(Difference.UNEXPLAINED, id_text(tx), "", what))
         return found
@@ -176,24 +169,18 @@ class Comparison:
         """Return the number of rows of one side that are compared."""
         return int(self._all(f"SELECT count(DISTINCT tx) FROM {table} WHERE tx >= $first AND tx < $until")[0][0])
 
-    def _make(self, name: str, schema: pa.Schema) -> None:
-        self._database.register("empty", schema.empty_table())
-        self._database.execute(f"CREATE OR REPLACE TABLE {name} AS FROM empty")
-        self._database.unregister("empty")
-
-    def _add(self, name: str, table: pa.Table) -> None:
-        self._database.register("batch", table)
-        self._database.execute(f"INSERT INTO {name} BY NAME FROM batch")
-        self._database.unregister("batch")
-
     def _all(self, sql: str, values: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         bounds = {"first": self._births.first, "until": self._births.until} | (values or {})
         used = {name: value for name, value in bounds.items() if f"${name}" in sql}
-        return self._database.execute(sql, used).fetchall()
+        return self._sides.all(sql, used)
 
 
 _STATES: Final = f"SELECT tx, arg_max(code, place) AS code FROM fact WHERE kind = {int(Kind.ROW)} GROUP BY tx"
 """The state of each fence row in the newest reading."""
+
+
+def _with_random(table: pa.Table) -> pa.Table:
+    return table.append_column("random", random_of(table["tx"]))
 
 
 def random_of(ids: pa.ChunkedArray) -> pa.ChunkedArray:

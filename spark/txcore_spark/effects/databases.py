@@ -14,11 +14,16 @@ from txcore.audit.verdicts import VIA_TABLE
 from txcore.errors import BackendUnavailableError, ConfigError, UsageError
 from txcore.ids import ID_BYTES, id_text
 from txcore_spark.effects.asked import Consumer
+from txcore_spark.readers.failures import first_line
 from txcore_spark.readers.fence import as_bytes, bound, place_of
 
 PAGE_ROWS: Final = 10_000
-COMMITTED: Final = frozenset({1, 4, *VIA_TABLE})
-"""States of a fence row whose business transaction has committed, or for which an operator has answered."""
+IDS_MAX: Final = 500
+"""Most ids in one statement."""
+COMMITTED: Final = frozenset({1, *VIA_TABLE})
+"""States of a fence row whose business transaction has committed."""
+ANSWERED: Final = COMMITTED | {4}
+"""The same, and the state in which an operator has answered for it."""
 BUSINESS: Final = pa.schema([("tx", pa.binary()), ("name", pa.string()), ("rows", pa.int64())])
 """Business rows of one transaction; `tx` is null where the row's id is none."""
 INBOX: Final = pa.schema([("tx", pa.binary()), ("index", pa.int32())])
@@ -43,17 +48,17 @@ def business_rows(url: str, sql: str, first: bytes, until: bytes) -> Iterator[pa
             yield pa.RecordBatch.from_pylist([_business(*row) for row in page], BUSINESS)
 
 
-def committed_of(url: str, table: str, group: str, ids: Collection[bytes]) -> set[bytes]:
-    """Return those of *ids* whose rows in a fence table are committed now."""
+def answered_of(url: str, table: str, group: str, ids: Collection[bytes]) -> set[bytes]:
+    """Return those of *ids* whose rows in a fence table are committed, or answered by an operator, now."""
     found, wanted = set[bytes](), sorted(ids)
     with _reading(url, "the fence table") as connection:
-        for start in range(0, len(wanted), PAGE_ROWS // 20):
-            part = wanted[start : start + PAGE_ROWS // 20]
+        for start in range(0, len(wanted), IDS_MAX):
+            part = wanted[start : start + IDS_MAX]
             values = {f"id_{number}": bound(connection, each) for number, each in enumerate(part)}
             names = ", ".join(place_of(connection, name) for name in values)
             sql = f"SELECT transaction_id, state FROM {table} WHERE transaction_id IN ({names}) AND producer_group = :g"
             rows = connection.execute(text(sql), {**values, "g": group})
-            found.update(as_bytes(each) for each, state in rows if int(state) in COMMITTED)
+            found.update(as_bytes(each) for each, state in rows if int(state) in ANSWERED)
     return found
 
 
@@ -94,8 +99,6 @@ def _reading(url: str, what: str) -> Iterator[Connection]:
             yield connection
             connection.rollback()
     except SQLAlchemyError as error:
-        found = str(getattr(error, "orig", None) or error).strip().splitlines()
-        reason = found[0] if found else type(error).__name__
-        raise BackendUnavailableError(f"{what} cannot be read: {reason}") from error
+        raise BackendUnavailableError(f"{what} cannot be read: {first_line(error)}") from error
     finally:
         engine.dispose()

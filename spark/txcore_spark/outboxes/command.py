@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from txcore.audit.verdicts import SEVERITIES, Severity, Verdict, exit_code
-from txcore_spark.found import Found
+from txcore.audit.verdicts import SEVERITIES
+from txcore_spark.found import Found, counts_of, exit_code_of
 from txcore_spark.outboxes.asked import Asked
 from txcore_spark.outboxes.comparing import Comparison
 from txcore_spark.outboxes.messages import Topics
@@ -42,13 +41,12 @@ class Examined:
     @property
     def counts(self) -> dict[str, int]:
         """Number of findings by verdict."""
-        return dict(Counter(each.verdict for each in self.findings))
+        return counts_of(self.findings)
 
     @property
     def exit_code(self) -> int:
         """0 pass, 1 warnings, 2 violations, 3 inconclusive."""
-        severities = {SEVERITIES[Verdict[each]] for each in self.counts}
-        return exit_code(severities | ({Severity.INCONCLUSIVE} if self.gaps else set()))
+        return exit_code_of(self.findings, {each.name: severity for each, severity in SEVERITIES.items()}, self.gaps)
 
     def as_builtin(self) -> dict[str, Any]:
         """Return the result as one object for programs."""

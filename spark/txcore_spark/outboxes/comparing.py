@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import duckdb
 import pyarrow as pa
 
+from txcore_spark.engines.sides import Sides
 from txcore_spark.found import Found
 from txcore_spark.outboxes import messages, table
 from txcore_spark.outboxes.asked import PARTS, Asked
@@ -47,27 +47,20 @@ class Comparison:
 
     def __init__(self, asked: Asked, folder: Path) -> None:
         self._asked = asked
-        self._database = duckdb.connect(str(folder / "outbox.duckdb"))
-        for name, schema in (("row", table.SCHEMA), ("message", messages.SCHEMA)):
-            self._database.register("empty", schema.empty_table())
-            self._database.execute(f"CREATE TABLE {name} AS FROM empty")
-            self._database.unregister("empty")
+        self._sides = Sides(folder / "outbox.duckdb", {"row": table.SCHEMA, "message": messages.SCHEMA})
 
     def close(self) -> None:
         """Close the database."""
-        self._database.close()
+        self._sides.close()
 
     def add(self, name: str, batches: Iterable[pa.RecordBatch]) -> None:
         """Add batches of one side, `row` or `message`."""
-        for batch in batches:
-            self._database.register("batch", pa.Table.from_batches([batch]))
-            self._database.execute(f"INSERT INTO {name} FROM batch")
-            self._database.unregister("batch")
+        self._sides.add(name, (pa.Table.from_batches([batch]) for batch in batches))
 
     def join(self) -> None:
         """Put the copies of each row together; once, after all rows are added."""
         asked = self._asked
-        self._database.execute(_OUTBOX)
+        self._sides.run(_OUTBOX)
         has_keys = asked.broker.partition(":")[0] not in KEYLESS
         values = {
             "is_deleted_when_sent": str(asked.convention.is_deleted_when_sent).upper(),
@@ -77,15 +70,15 @@ class Comparison:
         sql = _JUDGED
         for key, value in values.items():
             sql = sql.replace(f"${key}", value)  # a view takes no parameters
-        self._database.execute(sql)
+        self._sides.run(sql)
 
     def topics(self) -> list[str]:
         """Return the topics that rows name."""
-        return [each for (each,) in self._all("SELECT DISTINCT topic FROM outbox ORDER BY topic")]
+        return [each for (each,) in self._sides.all("SELECT DISTINCT topic FROM outbox ORDER BY topic")]
 
     def count(self, sql: str) -> int:
         """Return the number that a statement gives."""
-        return int(self._all(sql)[0][0])
+        return int(self._sides.all(sql)[0][0])
 
     def is_waiting(self) -> bool:
         """Return whether a row that may not be sent yet has no message so far."""
@@ -100,11 +93,11 @@ class Comparison:
         sql = """SELECT topic, max(first_ms) FROM (
             SELECT topic, partition, min_by(ts_ms, position) AS first_ms FROM message GROUP BY ALL
         ) WHERE topic IN (SELECT unnest(?)) GROUP BY topic"""
-        return {topic: time_ms for topic, time_ms in self._all(sql, [list(topics)]) if time_ms is not None}
+        return {topic: time_ms for topic, time_ms in self._sides.all(sql, [list(topics)]) if time_ms is not None}
 
     def without_row(self) -> list[bytes]:
         """Return the ids of messages that have no row."""
-        return [each for (each,) in self._all("SELECT DISTINCT id FROM message ANTI JOIN outbox USING (id)")]
+        return [each for (each,) in self._sides.all("SELECT DISTINCT id FROM message ANTI JOIN outbox USING (id)")]
 
     def findings(self, unjudged: Iterable[str], whole_from: dict[str, int], orphans: Iterable[bytes]) -> list[Found]:
         """Return every finding.
@@ -114,17 +107,17 @@ class Comparison:
             whole_from: Time, for some of these, from which all is there.
             orphans: Ids of messages that have no row, looked at a second time.
         """
-        self._database.execute("CREATE OR REPLACE TABLE ended AS FROM judged")  # the view joins both sides at each use
-        self._database.execute("CREATE OR REPLACE TABLE unjudged (topic VARCHAR, from_ms BIGINT)")
+        self._sides.run("CREATE OR REPLACE TABLE ended AS FROM judged")  # the view joins both sides at each use
+        self._sides.run("CREATE OR REPLACE TABLE unjudged (topic VARCHAR, from_ms BIGINT)")
         for topic in sorted(set(unjudged)):
-            self._database.execute("INSERT INTO unjudged VALUES (?, ?)", [topic, whole_from.get(topic)])
+            self._sides.run("INSERT INTO unjudged VALUES (?, ?)", [topic, whole_from.get(topic)])
         return [*self._missing(), *self._wrong(), *self._doubled(), *self._orphans(orphans)]
 
     def _missing(self) -> list[Found]:
         sql = """SELECT name, topic, is_live AND NOT is_sent FROM ended LEFT JOIN unjudged u USING (topic)
             WHERE here + elsewhere = 0 AND (u.topic IS NULL OR created_ms >= u.from_ms) ORDER BY name"""
         found = []
-        for name, topic, is_waiting in self._all(sql):
+        for name, topic, is_waiting in self._sides.all(sql):
             if is_waiting:
                 found.append(Found("STUCK", name, topic, f"not sent for {self._asked.grace_s:g} s"))
             else:
@@ -136,7 +129,7 @@ class Comparison:
         sql = f"""SELECT name, topic, other, bad_key, bad_body, bad_headers, places FROM ended
             WHERE elsewhere > 0 OR {parts} ORDER BY name"""
         found = []
-        for name, topic, other, bad_key, bad_body, bad_headers, places in self._all(sql):
+        for name, topic, other, bad_key, bad_body, bad_headers, places in self._sides.all(sql):
             bad = dict(zip(PARTS, (bad_key, bad_body, bad_headers), strict=True))
             differing = [part for part in PARTS if bad[part] and part not in self._asked.skipped]
             what = [f"a message is in topic {other!r}"] if other else []
@@ -148,12 +141,11 @@ class Comparison:
         sql = "SELECT name, topic, here, places FROM ended WHERE here > 1 ORDER BY name"
         return [
             Found("DUP_TARGET", name, topic, f"{here} messages, at {', '.join(places[:3])}")
-            for name, topic, here, places in self._all(sql)
+            for name, topic, here, places in self._sides.all(sql)
         ]
 
     def _orphans(self, orphans: Iterable[bytes]) -> list[Found]:
         """Return the messages without a row that are not from a time whose rows may be gone."""
-        self._database.register("asked_ids", pa.table({"id": pa.array(list(orphans), pa.binary())}))
         sql = """WITH first AS (
                 SELECT m.topic, m.partition, min(m.position) AS position FROM message m JOIN outbox USING (id)
                 GROUP BY ALL
@@ -163,9 +155,6 @@ class Comparison:
             WHERE m.position > f.position
               AND coalesce(m.ts_ms >= oldest.created_ms + ?, TRUE) AND coalesce(m.ts_ms >= ?, TRUE)
             ORDER BY m.name"""
-        found = self._all(sql, [round(self._asked.grace_s * 1000), self._asked.since_ms])
-        self._database.unregister("asked_ids")
+        with self._sides.given("asked_ids", pa.table({"id": pa.array(list(orphans), pa.binary())})):
+            found = self._sides.all(sql, [round(self._asked.grace_s * 1000), self._asked.since_ms])
         return [Found("PHANTOM", name, topic, f"no row has its id, at {place}") for name, topic, place in found]
-
-    def _all(self, sql: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
-        return self._database.execute(sql, values or []).fetchall()

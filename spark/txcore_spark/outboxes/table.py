@@ -16,6 +16,7 @@ from txcore.operator.formatting import ms_of, ms_of_iso
 from txcore.outbox.foreign_rows import message_of, uuid_of
 from txcore_spark.outboxes.asked import Asked
 from txcore_spark.outboxes.prints import body_print, header_prints, value_print
+from txcore_spark.readers.failures import first_line
 
 PAGE_ROWS: Final = 10_000
 SCHEMA: Final = pa.schema(
@@ -116,12 +117,7 @@ class Table:
                 finally:
                     connection.rollback()
         except SQLAlchemyError as error:
-            raise BackendUnavailableError(f"the outbox table cannot be read: {_first_line(error)}") from error
-
-
-def _first_line(error: SQLAlchemyError) -> str:
-    found = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return found[0] if found else type(error).__name__
+            raise BackendUnavailableError(f"the outbox table cannot be read: {first_line(error)}") from error
 
 
 def _shown(identity: Any) -> str:
