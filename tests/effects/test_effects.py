@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import create_engine, text
 from txcore_conformance.kit import wait_until
 from txcore_spark.effects.command import examine
+from txcore_spark.effects.comparing import COLUMNS, Births, Comparison
+from txcore_spark.rows import SCHEMA, Kind
 
 import txcore
 from txcore.cli import main
@@ -209,6 +213,20 @@ def test_an_order_after_the_run_is_found_in_the_fence(shop):
         shop.fence.insert(connection, older, "shop")
         shop.keep(uuid.UUID(bytes=older), connection)
     assert set() == ids(examine(load(shop.config()), "shop"), "UNANNOUNCED")
+
+
+def test_a_message_without_a_time_is_as_old_as_the_run(tmp_path):
+    """Some brokers give no time of an append: such a message may be of the run's last moment."""
+    born_ms, cut_ms = 1_800_000_000_000, 1_800_000_400_000
+    births = Births(first_id_at(0), first_id_at(cut_ms - 300_000))
+    values = [[first_id_at(born_ms)], [int(Kind.TARGET)], [0], [0], [0], [0], ["orders"], [None]]
+    fields = [SCHEMA.field(name) for name in COLUMNS]
+    arrays = [pa.array(value, each.type) for value, each in zip(values, fields, strict=True)]
+    with closing(Comparison(tmp_path, births, cut_ms)) as sides:
+        sides.add_facts([pa.table(arrays, pa.schema(fields))], 0)
+        sides.set_inbox([])
+        assert [] == [*sides.unreceived((), cut_ms, bytes(16))]
+        assert ["UNRECEIVED"] == [each.verdict for each in sides.unreceived((), cut_ms + 1, bytes(16))]
 
 
 def test_effects_do_not_judge_what_is_pruned(shop):

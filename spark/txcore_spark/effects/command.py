@@ -96,7 +96,7 @@ def examine(loaded: Loaded, group: str, clock: Clock | None = None) -> Examined:
     examined = Examined(group, manifest["number"], gaps=_gaps(asked, manifest))
     with (
         tempfile.TemporaryDirectory(prefix="txcore-effects-") as folder,
-        closing(Comparison(Path(folder), births)) as sides,
+        closing(Comparison(Path(folder), births, manifest["now_ms"])) as sides,
     ):
         hours = range(born_ms(births.first) // BUCKET_MS, manifest["now_ms"] // BUCKET_MS + 1)
         sides.add_facts(store.rows(manifest, hours, COLUMNS), manifest["groups"][group])

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txcore.audit.verdicts import CANCELLED, DROPPED, SENT, Severity
-from txcore.ids import ID_BYTES, TIME_BYTES, born_ms, id_text
+from txcore.ids import ID_BYTES, TIME_BYTES, id_text
 from txcore.records import OpKind
 from txcore_spark.effects.databases import ANSWERED, BUSINESS, COMMITTED, INBOX
 from txcore_spark.engines.sides import Sides
@@ -66,10 +66,17 @@ class Births:
 
 
 class Comparison:
-    """A group's records in a run, and both ends. Used by one thread; `close` it."""
+    """A group's records in a run, and both ends. Used by one thread; `close` it.
 
-    def __init__(self, folder: Path, births: Births) -> None:
+    Args:
+        folder: Where the database spills to.
+        births: The births that are compared.
+        cut_ms: Time of the run's cut.
+    """
+
+    def __init__(self, folder: Path, births: Births, cut_ms: int) -> None:
         self._births = births
+        self._cut_ms = cut_ms
         self._sides = Sides(folder / "effects.duckdb", {"fact": _FACT, "business": BUSINESS})
 
     def close(self) -> None:
@@ -130,7 +137,7 @@ class Comparison:
         sql = f"""SELECT tx, index, any_value(topic) FROM fact ANTI JOIN inbox USING (random, index)
             WHERE kind = {int(Kind.TARGET)} AND tx >= $first AND tx >= $horizon AND {is_ours}
             GROUP BY tx, index HAVING min(coalesce(ts_ms, $cut_ms)) < $before_ms ORDER BY tx, index"""
-        values = {"horizon": horizon, "before_ms": before_ms, "cut_ms": born_ms(self._births.until)}
+        values = {"horizon": horizon, "before_ms": before_ms, "cut_ms": self._cut_ms}
         for tx, index, topic in self._all(sql, values | ({"topics": sorted(topics)} if topics else {})):
             yield _found(
                 Difference.UNRECEIVED, id_text(tx), topic, f"message {index} is published, and not in the inbox"
