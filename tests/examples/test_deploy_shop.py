@@ -88,7 +88,7 @@ def test_the_composed_checker_finishes_the_orders_of_a_killed_service(shop, wait
                 answers.append(answer.status)
         except OSError:
             answers.append(None)
-        if len(answers) == KILLED_AFTER:
+        if len(answers) >= KILLED_AFTER:  # two callers may answer at once
             service.process.kill()
 
     with ThreadPoolExecutor(CALLERS) as callers:
