@@ -256,7 +256,7 @@ def test_an_answer_that_drips_is_cut_off(asking):
 
         thread = threading.Thread(target=drip)
         thread.start()
-        callback = asking(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout_s=0.3, tries_max=1)
+        callback = asking(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout_s=1.0, tries_max=1)
         assert "did not finish its answer in time" in no_answer(callback)
         stop.set()
         thread.join(5)
