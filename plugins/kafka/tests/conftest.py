@@ -309,8 +309,9 @@ def hurt(private):
 
 @pytest.fixture
 def together(transaction_harness):
-    """A group with `release=transaction`."""
+    """A group with `release=transaction`; its `backend` waits for a slow broker, and `connect()` gives up soon."""
     made = KafkaKit(transaction_harness)
+    made.adopt(made.connect(transaction_timeout_s="20"))
     yield made
     made.close()
 

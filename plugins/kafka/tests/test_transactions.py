@@ -186,14 +186,14 @@ def test_a_client_that_lost_its_name_is_replaced(together):
 
 def test_a_frozen_broker_leaves_nothing_half_done(together):
     """A release to a frozen broker is UNKNOWN in time; later its target and op are both visible or both not."""
-    topic = together.topic()
+    backend, topic = together.connect(), together.topic()
     first, second = halves_of(together, topic, 2)
-    raw.release(together, raw.commit(first))
+    raw.release(together, raw.commit(first), backend=backend)
     together.broker.pause()
     batch = Recorder([raw.commit(second)])
-    together.backend.release(batch)
+    backend.release(batch)
     try:
-        outcomes = batch.wait(together.backend, 10.0)
+        outcomes = batch.wait(backend, 10.0)
     finally:
         together.broker.resume()
     assert (outcomes[0].status, outcomes[0].missing) == (UNKNOWN, (0,))

@@ -41,6 +41,7 @@ def test_a_pending_transaction_is_seen_opened_forced_back_and_found_in_the_log(s
     assert "never to be delivered" in page.locator("main").inner_text()
     picture(page, "walk-4-done")
     page.get_by_role("link", name="Decisions").click()
+    page.wait_for_url("**/decisions")
     rows = page.locator("tbody tr").all_inner_texts()
     assert any("Ann Lee (console)" in row and "asked for ROLLBACK" in row and REASON in row for row in rows)
     assert any("executed ROLLBACK" in row and short in row for row in rows)
@@ -161,6 +162,7 @@ def test_a_parked_transaction_is_resumed_when_the_service_knows_again(
     assert "Ann Lee (console): the service is back" in page.locator(".timeline").inner_text()
     picture(page, "resumed-transaction")
     page.get_by_role("link", name="Decisions").click()
+    page.wait_for_url("**/decisions")
     assert "resumed" in page.locator("tbody tr", has_text="the service is back").inner_text()
     assert [silent] == shop.delivered()
     assert [] == console.trouble
@@ -182,6 +184,7 @@ def test_going_against_the_fence_takes_a_confirmation_of_its_own(site, shop, pic
     page.get_by_role("button", name="Force rollback against the fence").click()
     assert "AGAINST THE FENCE" in page.locator(".timeline").inner_text()
     page.get_by_role("link", name="Decisions").click()
+    page.wait_for_url("**/decisions")
     assert "against the fence" in page.locator("tbody").inner_text()
     assert [] == console.trouble
 
@@ -215,6 +218,7 @@ def test_what_a_filter_shows_is_resumed_with_one_confirmation(parked, callback_s
     page.get_by_label("Key").fill("k")
     page.get_by_label("Code").select_option("CHECKS_EXHAUSTED")
     page.get_by_role("button", name="Filter").click()
+    page.wait_for_url("**/parked?*")
     assert {each[-8:] for each in found} == set(page.locator("tbody th").all_inner_texts())
     assert "orders.created" == page.get_by_label("Topic").input_value()
     picture(page, "parked-filtered")
@@ -231,8 +235,10 @@ def test_what_a_filter_shows_is_resumed_with_one_confirmation(parked, callback_s
     assert "Nothing like that is parked." in page.locator("main").inner_text()
     wait_until(lambda: sorted(found) == sorted(shop.delivered()), "the deliveries")
     page.get_by_role("link", name="Show all").click()
+    page.locator("tbody th", has_text=other[-8:]).wait_for()
     assert [other[-8:]] == page.locator("tbody th").all_inner_texts()
     page.get_by_role("link", name="Decisions").click()
+    page.wait_for_url("**/decisions")
     assert 3 == page.locator("tbody tr", has_text="Ann Lee (console)").filter(has_text="the service is back").count()
     assert "operator.asked" in console.running.text
 
