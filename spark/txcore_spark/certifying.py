@@ -49,12 +49,14 @@ def certify(store: Store, keys: GroupKeys, run: int = 0, published: str = "") ->
     if later and not store.has(number, NAME):
         raise UsageError(f"run {later[0]} is certified already: certificates are chained in the order of the runs")
     before = _before(store, number)
-    unpublished = _unpublished(store, before, Path(published), number) if published else []
+    unpublished = _unpublished(store, before, keys, published, number)
     if store.has(number, NAME):
         made = certificate_of(store, number)
         certificates.require_signed(made, keys)
     else:
-        made = certificates.signed(_content(store, manifest, before), keys)
+        heads = published_heads(Path(published)) if published else {}
+        since = _certified_until(store, manifest, keys, heads)
+        made = certificates.signed(_content(store, manifest, before, since), keys)
         store.write(number, NAME, msgspec.json.encode(made))
     for each in [*unpublished, made] if published else ():
         publish(Path(published), each)
@@ -66,10 +68,14 @@ def certificate_of(store: Store, run: int) -> Certificate:
 
     Raises:
         UsageError: it has none.
+        ProofError: the file is no certificate, or that of another run.
     """
     if not store.has(run, NAME):
         raise UsageError(f"run {run} has no certificate: txcore audit certificate {run} makes it")
-    return certificates.decode(store.read(run, NAME), Certificate, f"the certificate of run {run}")
+    found = certificates.decode(store.read(run, NAME), Certificate, f"the certificate of run {run}")
+    if found.content.run != run:
+        raise ProofError(f"{store.path(run, NAME)} is the certificate of run {found.content.run}, not of run {run}")
+    return found
 
 
 def prove(store: Store, transaction_id: bytes) -> certificates.Proof:
@@ -101,11 +107,24 @@ def _proof(store: Store, made: Certificate, transaction_id: bytes, begin_ms: int
     return certificates.proof_of(made, begin_ms, entries, number, found[number].messages)
 
 
-def _content(store: Store, manifest: Mapping[str, Any], before: Certificate | None) -> Content:
+def _certified_until(store: Store, manifest: Mapping[str, Any], keys: GroupKeys, heads: Mapping[int, str]) -> int:
+    """Return the newest certified run on which a run builds: hours that were judged later have no certificate yet.
+
+    Raises:
+        ProofError: its certificate is neither signed nor published.
+    """
+    number = max((run for run in manifest["rows"] if run < manifest["number"] and store.has(run, NAME)), default=0)
+    if number:
+        made = certificate_of(store, number)
+        if heads.get(number) != made.head:
+            certificates.require_signed(made, keys)
+    return number
+
+
+def _content(store: Store, manifest: Mapping[str, Any], before: Certificate | None, since: int) -> Content:
     number = manifest["number"]
     if number not in manifest["rows"]:
         raise UsageError(f"run {number} kept no rows (--no-land), of which a certificate could be made")
-    since = before.content.run if before is not None else 0
     wanted = sorted(int(bucket) for bucket, run in manifest["buckets"].items() if run > since)
     hours = []
     for part in _parts(store, manifest, wanted):
@@ -159,21 +178,27 @@ def _require_outside(store: Store, path: Path) -> None:
         )
 
 
-def _unpublished(store: Store, before: Certificate | None, path: Path, number: int) -> list[Certificate]:
+def _unpublished(
+    store: Store, before: Certificate | None, keys: GroupKeys, published: str, number: int
+) -> list[Certificate]:
     """Return the certificates on which run *number* builds and whose heads are not in the file, the oldest first.
 
+    A writer of the store can put any certificate there. So each of them must be signed, or its head published.
+
     Raises:
-        ProofError: the chain is broken, or the newest published head is not in it.
+        ProofError: the chain is broken, one is not signed, or the newest published head is not in it.
     """
-    published = [each for each in published_heads(path).items() if each[0] < number]
-    run, head = published[-1] if published else (0, "")
+    path = Path(published)
+    heads = [each for each in published_heads(path).items() if each[0] < number] if published else []
+    run, head = heads[-1] if heads else (0, "")
     found, link = list[Certificate](), before
     while link is not None and link.content.run > run:
+        certificates.require_signed(link, keys)
         found.append(link)
         above = _before(store, link.content.run)
         if (above.head if above is not None else "") != link.content.previous:
             raise ProofError(f"the certificate before that of run {link.content.run} is not the one that it names")
         link = above
-    if published and (link is None or (link.content.run, link.head) != (run, head)):
+    if heads and (link is None or (link.content.run, link.head) != (run, head)):
         raise ProofError(f"the store's certificate of run {run} is not the one whose head {path} has: {head}")
     return found[::-1]

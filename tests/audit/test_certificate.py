@@ -277,6 +277,77 @@ def test_a_store_that_was_changed_after_publishing_is_refused(runs, keys):
         certify(runs.store, keys, published=str(heads))
 
 
+def forged(store, run, **changes):
+    """Write what a program that has the store, but no key, can make of a certificate; return it."""
+    found = certificate_of(store, run)
+    made = msgspec.structs.replace(found, content=msgspec.structs.replace(found.content, **changes))
+    store.write(run, NAME, msgspec.json.encode(made))
+    return made
+
+
+@pytest.mark.parametrize("published", ["heads.txt", ""])
+def test_a_certificate_that_no_key_signed_is_not_built_upon(runs, keys, published):
+    """A changed one is neither published nor named as the one before; its signature is looked at first."""
+    heads = runs.folder / "heads.txt"
+    runs.add(None)
+    certify(runs.store, keys, published=str(heads))
+    runs.add(None, hour=1)
+    certify(runs.store, keys)  # its head is not published
+    evil = forged(runs.store, 2, hours=[])
+    runs.add(None, hour=2)
+    with pytest.raises(ProofError, match="certificate of run 2 differs from what key 'k1' has signed"):
+        certify(runs.store, keys, published=published and str(heads))
+    assert evil.head not in heads.read_text(encoding="utf-8")
+    assert not runs.store.has(3, NAME)
+
+
+def test_a_published_certificate_needs_no_key_of_its_time(runs, keys):
+    """Its head vouches for it when its key is no longer in the file."""
+    heads = runs.folder / "heads.txt"
+    runs.add(None)
+    certify(runs.store, certificates.keys_in(str(runs.keys(OTHER_KEY))), published=str(heads))
+    runs.add(None, hour=1)
+    assert 2 == certify(runs.store, keys, published=str(heads)).content.run
+
+
+def test_a_certificate_of_another_run_is_refused(runs, keys):
+    """A signed certificate that was copied beside a later run does not pass for that run's."""
+    runs.add(None)
+    certify(runs.store, keys)
+    runs.add(None, hour=1)
+    runs.store.write(2, NAME, runs.store.read(1, NAME))
+    with pytest.raises(ProofError, match="is the certificate of run 1, not of run 2"):
+        certify(runs.store, keys)
+
+
+def test_a_certificate_of_a_run_over_everything_leaves_no_hole(runs, keys):
+    """`--mode once` builds on no run, so its certificate ends no hour of the incremental runs."""
+    runs.add(None)
+    certify(runs.store, keys)
+    (second,) = runs.add(None, hour=1)  # an incremental run without a certificate
+    alone = {"rows": [3], "buckets": {}}
+    runs.add(None, hour=2, **alone)
+    certify(runs.store, keys)
+    runs.add(None, hour=3, rows=[1, 2, 4])
+    made = certify(runs.store, keys)
+    assert made.content.previous == certificate_of(runs.store, 3).head
+    assert prove(runs.store, second).certificate == made
+
+
+def test_hours_do_not_end_at_a_certificate_that_no_key_signed(runs, keys):
+    """One that was put beside an older run is looked at too, although the published head is a later one."""
+    heads = runs.folder / "heads.txt"
+    runs.add(None)
+    certify(runs.store, keys, published=str(heads))
+    runs.add(None, hour=1)
+    runs.add(None, hour=2, rows=[3], buckets={})
+    certify(runs.store, keys, published=str(heads))
+    runs.store.write(2, NAME, runs.store.read(1, NAME).replace(b'"run":1', b'"run":2'))
+    runs.add(None, hour=3, rows=[1, 2, 4])
+    with pytest.raises(ProofError, match="certificate of run 2 differs from what key 'k1' has signed"):
+        certify(runs.store, keys, published=str(heads))
+
+
 def test_a_certificate_of_another_key_is_refused(runs, keys):
     """The name of the key is the same."""
     (each,) = runs.add(None)
