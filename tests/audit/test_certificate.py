@@ -81,8 +81,17 @@ ALTERED = {
     "group": ("names group 'stock'", lambda m: m | {"headers": m["headers"] | {"txcore-group": "stock"}}),
     "order": ("the order differs", lambda m: m | {"headers": renamed(m, ":1")}),
     "index": ("none with index 9", lambda m: m | {"headers": renamed(m, ":9")}),
+    "capitals": ("with an id in small letters", lambda m: m | {"headers": other_id(m, str.upper)}),
+    "hyphens": ("with an id in small letters", lambda m: m | {"headers": other_id(m, lambda t: t.replace("-", ""))}),
+    "zeros": ("with an id in small letters", lambda m: m | {"headers": renamed(m, ":00")}),
+    "second key": ("topic, key, body or a header", lambda m: m | {"headers": m["headers"] | {"txcore-key": "evil"}}),
     "id": ("the message is one of transaction 00", lambda m: m | {"headers": renamed(m, ":0", "00")}),
 }
+
+
+def other_id(message, change):
+    """Return a message's headers with its id in another form."""
+    return message["headers"] | {"txcore-id": change(message["headers"]["txcore-id"])}
 
 
 def renamed(message, index, start=""):
@@ -99,7 +108,7 @@ def test_an_altered_message_is_refused_with_what_differs(runs, keys, name):
     reason, altered = ALTERED[name]
     message = runs.message_of(each)
     checked(prove(runs.store, each), message)
-    with pytest.raises(ProofError, match=reason):
+    with pytest.raises((ProofError, UsageError), match=reason):
         checked(prove(runs.store, each), altered(message))
 
 
@@ -424,6 +433,48 @@ def test_each_mistake_is_one_sentence(files, capsys, given, code, said):
     assert 1 == len(printed.strip().splitlines())
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda proof: proof["certificate"].update(mac="\u00e9" * 64), "was changed"),
+        (lambda proof: proof["certificate"]["content"].update(limits=["\ud800"]), "is no proof"),
+        (lambda proof: proof["entry"].update(group="\ud800"), "is no proof"),
+    ],
+)
+def test_a_proof_with_any_character_is_refused(files, capsys, change, said):
+    """The exit code is 2, and not the one of an exception."""
+    proof = json.loads(files["proof.json"].read_bytes())
+    change(proof)
+    files["proof.json"].write_text(json.dumps(proof), encoding="utf-8")
+    given = ("--proof", files["proof.json"], "--keys", files["keys"])
+    assert 2 == command("verify", files["message.json"], *given)
+    assert said in capsys.readouterr().err
+
+
+def test_a_proof_that_says_two_things_is_refused(files, capsys):
+    """Another program may read the first of two outcomes."""
+    text = files["proof.json"].read_text(encoding="utf-8")
+    files["proof.json"].write_text(text.replace('"outcome":', '"outcome":"rolled back","outcome":'), encoding="utf-8")
+    assert 2 == command("verify", files["message.json"], "--proof", files["proof.json"], "--keys", files["keys"])
+    assert "has the name 'outcome' twice" in capsys.readouterr().err
+
+
+def test_a_head_that_is_no_ascii_text_is_another_one(files, capsys):
+    """Neither a damaged file of heads nor a long name ends with an exception's code."""
+    given = ("--proof", files["proof.json"], "--published")
+    assert 4 == command("verify", files["message.json"], *given, "a" * 5_000)
+    files["heads.txt"].write_text("1 2026-01-01T00:00:00Z \u00e9\n", encoding="utf-8")
+    assert 2 == command("verify", files["message.json"], *given, files["heads.txt"])
+    assert "differs from the published one" in capsys.readouterr().err
+
+
+def test_an_exception_of_any_kind_is_an_error(files, monkeypatch, capsys):
+    """Python's own code for one is 1, which means warnings here."""
+    monkeypatch.setattr(certificates, "require_covered", lambda _: 1 / 0)
+    assert 4 == command("verify", files["message.json"], "--proof", files["proof.json"], "--keys", files["keys"])
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_a_head_of_another_run_proves_nothing(files, capsys):
     """The file must have the head of the run whose certificate is in the proof."""
     files["heads.txt"].write_text(f"9 2026-01-01T00:00:00Z {files['head']}\n", encoding="utf-8")
@@ -438,7 +489,9 @@ def test_a_head_of_another_run_proves_nothing(files, capsys):
         ("{}", "is no message"),
         ('{"topic": "t", "body": "", "headers": {}}', "no header txcore-id"),
         ('{"topic": "t", "body": {"base64": "?"}, "headers": {}}', "is no message"),
-        ('{"topic": "t", "body": "", "headers": {"txcore-id": "x:0"}}', "is not a transaction id"),
+        ('{"topic": "t", "body": "", "headers": {"txcore-id": "x:0"}}', "no header txcore-id"),
+        ('{"topic": "t", "body": "", "body": "", "headers": {}}', "has the name 'body' twice"),
+        ("[" * 100_000, "nested too deep"),
     ],
 )
 def test_a_file_that_is_no_message_is_an_error(files, capsys, text, said):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from txcore.audit import merkle
+from txcore.audit.exact_json import exact_value
 from txcore.audit.message_file import SentMessage
 from txcore.audit.verdicts import Severity, Verdict
 from txcore.digest import joined
@@ -172,9 +173,11 @@ def decode(content: bytes, kind: type[T], name: str) -> T:
         ProofError: it is none, or one of another version.
     """
     try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = msgspec.convert(exact_value(content), kind)
+        msgspec.json.encode(found)  # hashes are over its JSON; half of a surrogate pair has none
+    except ValueError as error:  # msgspec's among them
         raise ProofError(f"{name} is no {kind.__name__.lower()}: {error}") from None
+    return found
 
 
 def require_signed(certificate: Certificate, keys: GroupKeys) -> None:
@@ -186,7 +189,7 @@ def require_signed(certificate: Certificate, keys: GroupKeys) -> None:
     run = certificate.content.run
     if certificate.key not in keys.keys:
         raise ProofError(f"the certificate of run {run} is signed with {certificate.key!r}, which is not in the file")
-    if not hmac.compare_digest(_mac(certificate.content, keys, certificate.key), certificate.mac):
+    if not _is_same(_mac(certificate.content, keys, certificate.key), certificate.mac):
         raise ProofError(
             f"the certificate of run {run} differs from what key {certificate.key!r} has signed: its content or its "
             f"signature was changed"
@@ -199,7 +202,7 @@ def require_published(certificate: Certificate, head: str) -> None:
     Raises:
         ProofError: its head is another one.
     """
-    if not hmac.compare_digest(certificate.head, head.lower()):
+    if not _is_same(certificate.head, head.lower()):
         raise ProofError(
             f"the certificate of run {certificate.content.run} differs from the published one: its head is "
             f"{certificate.head}, and {head} was published"
@@ -289,6 +292,10 @@ def _bytes(text: str) -> bytes:
     if len(found) != HASH_BYTES or found.hex() != text:
         raise ValueError
     return found
+
+
+def _is_same(wanted: str, given: str) -> bool:
+    return hmac.compare_digest(wanted.encode(), given.encode())  # of texts, it takes ASCII only
 
 
 def _state(entry: Entry) -> str:

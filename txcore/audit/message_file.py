@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 from msgspec import Struct, field
 
 from txcore import wire
-from txcore.audit.targets import target_digest
+from txcore.audit.exact_json import exact_value
+from txcore.audit.targets import target_digest, target_place
 from txcore.errors import UsageError
-from txcore.ids import parse_id
-
-INDEX_DIGITS_MAX: Final = 10
+from txcore.ids import ID_BYTES, id_text
 
 
 class _Base64(Struct, forbid_unknown_fields=True):
@@ -56,18 +53,21 @@ def read_message(content: bytes, name: str) -> SentMessage:
         UsageError: the file has another form, or the message is not txcore's.
     """
     try:
-        found = msgspec.json.decode(content, type=_File)
+        found = msgspec.convert(exact_value(content), _File)
         headers = {each: _value(value) for each, value in found.headers.items()}
         key = None if found.key is None else _value(found.key)
         digest = target_digest(found.topic, key, _value(found.body), headers)
-    except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, RecursionError) as error:
+    except ValueError as error:  # msgspec's and that of base64 among them
         raise UsageError(f"{name} is no message: {error}") from None
     text = headers.get(wire.HEADER_ID, b"").decode("utf-8", "replace")
-    identity, _, number = text.rpartition(":")
-    if not number.isascii() or not number.isdigit() or len(number) > INDEX_DIGITS_MAX:
-        raise UsageError(f"{name} has no header {wire.HEADER_ID} such as UUID:0, so it is no message of txcore's")
+    place = target_place(text)
+    if place is None:
+        raise UsageError(
+            f"{name} has no header {wire.HEADER_ID} such as {id_text(bytes(ID_BYTES))}:0 with an id in small letters, "
+            "so it is no message of txcore's"
+        )
     group = headers.get(wire.HEADER_GROUP, b"").decode("utf-8", "replace")
-    return SentMessage(parse_id(identity), int(number), group, digest)
+    return SentMessage(*place, group, digest)
 
 
 def _value(value: str | _Base64) -> bytes:

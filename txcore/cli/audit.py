@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -137,10 +138,19 @@ def say(error: TxcoreError) -> None:
 
 
 def _parsed(action: Callable[[], Any]) -> Any:
+    """Run an action; whatever it raises ends with 4: the code of an exception would be 1, which means warnings."""
     try:
         return action()
     except Misuse as error:
         say(misuse(error))
+        raise typer.Exit(FAILED) from error
+    except (typer.Exit, typer.Abort):
+        raise
+    except TxcoreError as error:
+        say(error)
+        raise typer.Exit(FAILED) from error
+    except Exception as error:
+        traceback.print_exc()
         raise typer.Exit(FAILED) from error
 
 
