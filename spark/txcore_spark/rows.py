@@ -15,11 +15,10 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from txcore import digest, wire
-from txcore.audit.targets import target_digest
+from txcore.audit.targets import target_digest, target_place
 from txcore.audit.verdicts import OPS_PER_RECORD
-from txcore.errors import NewerRecordError, UsageError, WireFormatError
+from txcore.errors import NewerRecordError, WireFormatError
 from txcore.history.copies import is_copy
-from txcore.ids import parse_id
 from txcore.records import MARK_KINDS, POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode
 from txcore.signed_records import unsigned
 from txcore.signing import GroupKeys
@@ -29,6 +28,8 @@ BUCKET_MS: Final = 3_600_000
 MARKS: Final = 0
 """Bucket of the CLAIM and TICK ops, which belong to no transaction."""
 NO_ID: Final = bytes(16)
+_NOWHERE: Final = (NO_ID, 0)
+"""Place of a message whose header names none: it has no half."""
 INDEX_MAX: Final = (1 << 31) - 1
 FENCED: Final = 1
 UNSEEN: Final = 2
@@ -220,23 +221,19 @@ class Rows:
         """Add a message of a target topic, unless its producer group is not audited here."""
         name, group_name = _text(headers.get(wire.HEADER_ID)), _text(headers.get(wire.HEADER_GROUP))
         group = self.groups.get(group_name, -1)
-        identity, colon, index = name.rpartition(":")
-        if group < 0 or not colon:
+        if group < 0 or ":" not in name:
             self.strange += 1
             return
-        try:
-            transaction_id, number = parse_id(identity), int(index)
-        except (UsageError, ValueError):
-            number = -1
-        if not 0 <= number <= INDEX_MAX:
-            transaction_id, number = NO_ID, 0  # Not a txcore id: it has no half.
+        transaction_id, number = target_place(name) or _NOWHERE
+        if number > INDEX_MAX:
+            transaction_id, number = _NOWHERE
         place = self.place
         message = target_digest(topic, key, body, headers)
         self.found.append(
             (
                 transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,
                 position, position * OPS_PER_RECORD, appended_ms, 0, number, 0,
-                message_hash(group_name, number, message), 0, 0, 0, 0, topic, None,
+                message_hash(group_name, number, message, _text(headers.get(wire.HEADER_DUE))), 0, 0, 0, 0, topic, None,
                 *numbers_of(digest.joined([message])), message,
             )
         )  # fmt: skip
@@ -338,13 +335,15 @@ def joined_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, byt
     return found
 
 
-def message_hash(group: str, index: int, message: bytes) -> int:
+def message_hash(group: str, index: int, message: bytes, due: str = "") -> int:
     """Return a 64-bit hash of a message's digest, its group and its index.
 
     The group is part of it, because its header may be another group's. So is the index: sums over a transaction differ
-    when two messages have changed places.
+    when two messages have changed places. So is the time at which it was due, by which an inbox knows a message; a half
+    has none.
     """
-    return hash_of(message + index.to_bytes(4, "big") + group.encode("utf-8", "surrogatepass"))
+    names = f"{group}\0{due}" if due else group
+    return hash_of(message + index.to_bytes(4, "big") + names.encode("utf-8", "surrogatepass"))
 
 
 def numbers_of(whole: bytes) -> tuple[int, int]:

@@ -308,7 +308,9 @@ def careful(found: Frame, rows: Frame) -> Frame:
         ["tx"],
         F.count_of(F.when(differs, 1)).alias("new_corrupt"),
         F.count_of(F.when(F.col("occurrences") > 0, 1)).alias("new_present"),
-        F.count_of(F.when(F.col("digest") != F.col("last_digest"), 1)).alias("twofold"),
+        F.count_of(F.when((F.col("digest") != F.col("last_digest")) | (F.col("lowest") != F.col("highest")), 1)).alias(
+            "twofold"
+        ),
         F.count_of(F.when(F.col("lowest").is_not_null() & F.col("digest").is_null(), 1)).alias("undigested"),
         digests.joined_digest().alias("sent_digest"),
     )

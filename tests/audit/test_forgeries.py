@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from beds import Bed, found_in
 from txcore_spark.anomalies import FORGERIES, Forgery, Maker, identity_of
@@ -43,6 +45,27 @@ def test_each_forgery_gets_its_verdict_and_no_other(engine, bed):
     } == {kind: texts[identity] for kind, identity in made.items()}
     bed.listener = "shop:listener"
     assert made[Forgery.UNFENCED] not in found_in(bed.store(), bed.audit(engine).once())
+
+
+@pytest.mark.parametrize(
+    ("headers", "verdict"),
+    [
+        (lambda own: {"txcore-id": own["txcore-id"].upper()}, "PHANTOM"),
+        (lambda own: {"txcore-id": own["txcore-id"].replace("-", "")}, "PHANTOM"),
+        (lambda own: {"txcore-id": own["txcore-id"].replace(":0", ":00")}, "PHANTOM"),
+        (lambda _: {"txcore-due": "1795600000000"}, "CORRUPT"),
+        (lambda _: {"txcore-key": "another key"}, "CORRUPT"),
+    ],
+)
+def test_a_copy_that_a_consumer_may_take_for_another_message_is_a_violation(duck, tmp_path, headers, verdict):
+    """A consumer compares ids as texts, an inbox takes the time of a delayed message for a part of its id."""
+    bed = Bed(tmp_path)
+    history = bed.write(None)[0]
+    target = next(each for each in history.records if each.log == "target")
+    bed.writer.write([(0, replace(target, headers={**target.headers, **headers(target.headers)}))])
+    manifest = bed.audit(duck).once()
+    assert verdict in manifest["counts"]
+    assert 2 == manifest["exit_code"]
 
 
 def test_a_doubled_header_differs_from_the_half_in_either_order():
