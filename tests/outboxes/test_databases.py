@@ -54,12 +54,12 @@ def test_rows_of_each_type_are_compared(database, tmp_path):
     ids = [uuid.uuid4() for _ in range(4)]
     for number, each in enumerate(ids):
         own = str(each) if kind == "postgresql" else each.bytes
-        values = {"id": own, "payload": f'{{"b": 1,  "a": [{number}, "é"]}}'}
+        values = {"id": own, "payload": f'{{"b": 1,  "a": [{number}, "é"], "eur": 12345678901234567.89}}'}
         with engine.begin() as connection:
             insert = "INSERT INTO outboxevent (id, aggregatetype, aggregateid, type, payload) VALUES"
             connection.execute(text(f"{insert} (:id, 'order', 'k', 't', :payload)"), values)
             connection.execute(text("DELETE FROM outboxevent WHERE id = :id"), {"id": own})
-        body = f'{{"a":[{number + (number == 2)},"\\u00e9"],"b":1}}'.encode()
+        body = f'{{"a":[{number + (number == 2)},"\\u00e9"],"b":1,"eur":12345678901234567.890}}'.encode()
         if number != 3:
             header = str(each) if kind == "postgresql" else each.hex
             writer.write([(0, Written("target", body, "outbox.event.order", b"k", {"id": header, "type": "t"}))])

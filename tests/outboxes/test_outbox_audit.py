@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from outbox_shop import CREATED, TABLES
 from sqlalchemy import inspect
 from txcore_conformance.kit import wait_until
+from txcore_spark.anomalies import Written
 from txcore_spark.outboxes.command import examine
 
 import txcore
@@ -297,3 +298,76 @@ def test_id_that_is_no_uuid_is_matched(make_shop):
         each.name = f"0000-{number}-{uuid.uuid4().hex[:4]}"
     shop.deliver(events)
     assert (0, 2) == (examine(shop.asked()).exit_code, examine(shop.asked()).rows)
+
+
+@pytest.mark.parametrize(
+    ("committed", "sent"),
+    [
+        ('{"eur": 12345678901234567.89}', '{"eur": 12345678901234567.91}'),
+        ('{"eur": 1}', '{"eur": 999, "eur": 1}'),
+        ('{"eur": 1}', '{"eur": "1"}'),
+    ],
+)
+def test_json_of_another_value_is_not_the_row_s(make_shop, committed, sent):
+    """A number that a float would round is compared whole, and a name that is there twice is no name."""
+    shop = make_shop("debezium")
+    events = shop.events(2)
+    events[0].body = committed
+    shop.commit(events)
+    shop.send(events[:1], body=sent)
+    shop.send(events[1:])
+    shop.settle(events)
+    assert {events[0].name} == names(examine(shop.asked()), "CORRUPT")
+
+
+@pytest.mark.parametrize("value", ['{"a": 1.10, "b": [1e2]}', '{ "b":[100.0],"a":1.1 }'])
+def test_json_of_the_same_value_is_the_row_s(make_shop, value):
+    """Spaces, the order of names and zeros at a number's end are the database's choice."""
+    shop = make_shop("debezium")
+    events = shop.events(1)
+    events[0].body = '{"a":1.1,"b":[100.0]}'
+    shop.commit(events)
+    shop.send(events, body=value)
+    shop.settle(events)
+    assert 0 == examine(shop.asked()).exit_code
+
+
+@pytest.mark.parametrize("layout", ["debezium", "eventuate"])
+@pytest.mark.parametrize(
+    "body", [b'{"a": "\xff"}', b"[" * 100_000, b'{"a": "\\ud800"}', b'{"a": 1e99999999999999999999}']
+)
+def test_message_of_any_bytes_is_read(make_shop, layout, body):
+    """Bytes that only look like JSON are no JSON; they end the audit with no exception."""
+    shop = make_shop(layout)
+    event = shop.events(1)[0]
+    shop.deliver([event])
+    shop.writer.write([(0, Written("target", body, event.topic, None, {"id": event.name, "type": event.kind}))])
+    found = examine(shop.asked())
+    assert ({} if layout == "eventuate" else {"CORRUPT": 1, "DUP_TARGET": 1}) == found.counts
+    assert (1 if layout == "eventuate" else 0) == found.strange
+
+
+@pytest.mark.parametrize(
+    "change", [str.upper, lambda text: text.replace("-", ""), lambda text: text.replace(":0", ":1")]
+)
+def test_id_of_the_relay_in_another_form_is_not_the_row_s(make_shop, change):
+    """A consumer compares its text: a message with another one is applied once more."""
+    shop = make_shop("masstransit")
+    event = shop.events(1)[0]
+    shop.commit([event])
+    headers = {"txcore-id": change(f"{uuid.UUID(event.name)}:0"), "ID": event.name, "type": event.kind}
+    shop.writer.write([(0, Written("target", event.body.encode(), event.topic, None, headers))])
+    shop.settle([event])
+    found = examine(shop.asked())
+    assert (1, {"LOST": 1}) == (found.strange, found.counts)
+
+
+def test_row_without_a_body_has_an_empty_message(make_shop):
+    """NULL is no text."""
+    shop = make_shop("debezium")
+    event = shop.events(1)[0]
+    event.body = None
+    shop.commit([event])
+    shop.send([event], body="")
+    shop.settle([event])
+    assert 0 == examine(shop.asked()).exit_code

@@ -6,6 +6,9 @@ import json
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final, NoReturn
 
+import msgspec
+
+_ENCODER: Final = msgspec.json.Encoder(decimal_format="number", order="sorted")
 _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
@@ -21,6 +24,15 @@ def exact_value(content: bytes) -> Any:
         )
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def exact_bytes(value: Any) -> bytes:
+    """Return a value as JSON of one form: the names of an object in order, and no spaces.
+
+    Raises:
+        ValueError: a text in it is no UTF-8.
+    """
+    return _ENCODER.encode(value)
 
 
 def _number(text: str) -> Decimal:

@@ -53,10 +53,10 @@ def bytes_of(value: Any) -> bytes:
 
 
 def headers_from(value: Any) -> dict[str, str]:
-    """Return the headers in a JSON object, which is text or already decoded; other text is one header."""
+    """Return the headers in a JSON object, which is text, bytes or already decoded; other text is one header."""
     try:
         found = value if isinstance(value, dict) else json.loads(value) if value else {}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         return {"headers": str(value)}  # not a JSON object: carried whole, for the consumer

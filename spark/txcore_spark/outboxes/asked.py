@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from txcore import wire
+from txcore.audit.exact_json import exact_bytes, exact_value
+from txcore.audit.targets import target_place
 from txcore.errors import ConfigError
+from txcore.ids import id_text
 from txcore.outbox.foreign_layouts import Layout, check_table
-from txcore.outbox.foreign_rows import bytes_of, headers_from
+from txcore.outbox.foreign_rows import headers_from
 
 HEADER: Final = "header:"
 BODY: Final = "body:"
@@ -106,8 +107,9 @@ class Asked:
     def identity_of(self, headers: Mapping[str, str | bytes], body: bytes) -> str:
         """Return the id that a message gives for its row; "" without one."""
         own = text_of(headers.get(wire.HEADER_ID))
-        if own:
-            return own.partition(":")[0]
+        if own:  # a relay sends one message per row
+            place = target_place(own)
+            return id_text(place[0]) if place is not None and place[1] == 0 else ""
         kind, _, name = self.convention.identity.partition(":")
         if kind == "header":
             return text_of(headers.get(name))
@@ -118,14 +120,16 @@ class Asked:
         if not self.convention.payload or wire.HEADER_ID in headers:
             return body
         found = _within(body, self.convention.payload)
-        return body if found is None else bytes_of(found)
+        if found is None:
+            return body
+        return found.encode() if isinstance(found, str) else exact_bytes(found)
 
     def headers_of(self, headers: Mapping[str, str | bytes], body: bytes) -> Mapping[str, str | bytes]:
         """Return the headers of a message that are the row's."""
         if not self.convention.headers or wire.HEADER_ID in headers:
             return headers
         found = _within(body, self.convention.headers)
-        return headers_from(found) if isinstance(found, dict) else headers
+        return headers_from(exact_bytes(found)) if isinstance(found, dict) else headers
 
 
 def text_of(value: str | bytes | None) -> str:
@@ -136,8 +140,9 @@ def text_of(value: str | bytes | None) -> str:
 def _within(body: bytes, path: str) -> Any:
     """Return the value at a path of names with dots in a JSON body; None without it."""
     try:
-        found = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        found = exact_value(body)
+        exact_bytes(found)
+    except ValueError:
         return None
     for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None
