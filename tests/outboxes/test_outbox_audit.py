@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import uuid
+from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 import txcore_kafka.options
 from confluent_kafka import Producer, TopicPartition
@@ -16,6 +19,8 @@ from sqlalchemy import inspect
 from txcore_conformance.kit import wait_until
 from txcore_spark.anomalies import Written
 from txcore_spark.outboxes.command import examine
+from txcore_spark.outboxes.comparing import Comparison
+from txcore_spark.outboxes.messages import SCHEMA, Topics
 
 import txcore
 from txcore.cli import main
@@ -347,6 +352,60 @@ def test_message_of_any_bytes_is_read(make_shop, layout, body):
     assert (1 if layout == "eventuate" else 0) == found.strange
 
 
+def test_grace_is_whole_when_the_topics_take_long_to_read(make_shop, monkeypatch):
+    """A message that came within the grace is seen, although the first reading lasted longer."""
+    shop = make_shop("eventuate")
+    shop.deliver(shop.events(3))
+    late = shop.events(1, 10)
+    shop.commit(late)
+    read, clock = Topics.read, iter([0.0, *[100.0] * 9])
+
+    def slow(self, topics):
+        yield from read(self, topics)
+        if late:
+            shop.send([late.pop()])
+
+    monkeypatch.setattr(Topics, "read", slow)
+    monkeypatch.setitem(examine.__globals__, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert (0, 4) == ((found := examine(shop.asked(grace_s=60.0))).exit_code, found.messages)
+
+
+def test_messages_of_a_partition_without_any_row_are_no_pass(make_shop):
+    """Nothing dates them, so they may be forged or older than all rows; here every row is gone."""
+    shop = make_shop("debezium")
+    shop.send(shop.events(3))
+    found = examine(shop.asked())
+    assert (3, []) == (found.exit_code, found.findings)
+    assert "3 messages have no row" in found.gaps[0]
+    shop.commit(shop.events(1, 50))
+    found = examine(shop.asked(created=CREATED["debezium"]))
+    assert 2 == found.exit_code
+
+
+def test_rows_that_share_an_id_are_a_gap(make_shop):
+    """One message cannot stand for two rows, as with a column of orders instead of one of events."""
+    shop = make_shop("debezium")
+    shop.deliver(shop.events(4))
+    asked = shop.asked()
+    columns = replace(asked.layout, id="aggregateid", copied="type")
+    match = replace(asked.convention, identity="header:key-of-order")
+    found = examine(replace(asked, layout=columns, convention=match))
+    assert "1 ids are each those of several rows" in " ".join(found.gaps)
+    assert found.exit_code in {2, 3}
+
+
+def test_key_of_the_copy_counts_although_it_is_null(make_shop):
+    """A key that was added to row and message is not that of the copy."""
+    shop = make_shop("debezium")
+    event = shop.events(1)[0]
+    event.key = None
+    shop.commit([event])
+    shop.run(f"UPDATE {shop.table} SET aggregateid = 'evil'")
+    shop.send([event], key="evil")
+    found = examine(shop.asked())
+    assert ({} if shop.broker.startswith(("rabbitmq", "nats")) else {"CORRUPT": 1}) == found.counts
+
+
 @pytest.mark.parametrize(
     "change", [str.upper, lambda text: text.replace("-", ""), lambda text: text.replace(":0", ":1")]
 )
@@ -360,6 +419,29 @@ def test_id_of_the_relay_in_another_form_is_not_the_row_s(make_shop, change):
     shop.settle([event])
     found = examine(shop.asked())
     assert (1, {"LOST": 1}) == (found.strange, found.counts)
+
+
+def test_row_without_a_time_is_a_gap(make_shop):
+    """It is neither newer nor older than the time from which rows are judged."""
+    shop = make_shop("debezium")
+    events = shop.events(2)
+    shop.commit(events)
+    shop.run(f"UPDATE {shop.kept} SET created_at = NULL")
+    shop.settle(events)
+    found = examine(shop.asked(created=CREATED["debezium"], since_ms=1))
+    assert (3, ["2 rows have no time in the column 'created_at'"]) == (found.exit_code, found.gaps)
+
+
+def test_partition_that_was_emptied_proves_no_loss(tmp_path, make_shop):
+    """Its messages may be newer than the first one that is left in another partition."""
+    asked = make_shop("debezium").asked(grace_s=0.0)
+    with closing(Comparison(asked, tmp_path)) as sides:
+        first = [(b"i" * 16, "i", "t", 0, 7, 1_000, None, 0, [])]
+        columns = zip(*first, strict=True)
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+        sides.add("message", [pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)])
+        assert {"t": 1_000} == sides.whole_from({"t": {0}})
+        assert {} == sides.whole_from({"t": {0, 1}})
 
 
 def test_row_without_a_body_has_an_empty_message(make_shop):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,8 +86,11 @@ def examine(asked: Asked, sleep: Callable[[float], None] = time.sleep) -> Examin
         names = sorted({*sides.topics(), *asked.topics})
         with closing(Topics(asked)) as topics:
             sides.add("message", topics.read(names))
-            while sides.is_waiting() and time.monotonic() < until_s and not topics.gaps:
-                sleep(POLL_S)
+            is_over = False
+            while sides.is_waiting() and not is_over and not topics.gaps:
+                is_over = time.monotonic() >= until_s  # the last ends are those after the grace, however long it read
+                if not is_over:
+                    sleep(POLL_S)
                 sides.add("message", topics.read(names))
         return _examined(asked, table, sides, topics)
 
@@ -96,21 +100,33 @@ def _examined(asked: Asked, table: Table, sides: Comparison, topics: Topics) -> 
     without_row = set(sides.without_row()) if asked.has_all_rows else set()
     orphans = without_row - table.present(without_row) if without_row else set()
     findings = sides.findings([*topics.cut, *topics.unread], whole_from, orphans)
+    gaps = _gaps(asked, sides, topics, whole_from, orphans)
     return Examined(
         sides.count("SELECT count(*) FROM ended"),
         sides.count("SELECT count(*) FROM message"),
         topics.strange,
         findings,
-        [*topics.gaps, *_gaps(asked, sides, topics, whole_from)],
+        [*topics.gaps, *gaps],
     )
 
 
-def _gaps(asked: Asked, sides: Comparison, topics: Topics, whole_from: dict[str, int]) -> list[str]:
+def _gaps(
+    asked: Asked, sides: Comparison, topics: Topics, whole_from: dict[str, int], orphans: Collection[bytes]
+) -> list[str]:
     """Return what the audit cannot know, in words."""
     found = []
     if not asked.has_all_rows:
         found.append(
             f"rows leave {asked.table} once they are sent, and nothing keeps them: name a table that does with --kept"
+        )
+    if doubled := sides.doubled_ids():
+        found.append(f"{doubled:,} ids are each those of several rows, so one message may stand for all of them")
+    if asked.created and (undated := sides.count("SELECT count(*) FROM outbox WHERE created_ms IS NULL")):
+        found.append(f"{undated:,} rows have no time in the column {asked.created!r}")
+    if unplaced := sides.unplaced(orphans):
+        found.append(
+            f"{unplaced:,} messages have no row, in partitions where no message has one: "
+            "rows may have been removed that were as old"
         )
     if asked.kept and (unkept := sides.unkept()):
         found.append(f"{asked.kept} lacks {unkept:,} rows of {asked.table}, so it does not keep all")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ KEYLESS: Final = frozenset({"nats", "rabbitmq"})
 _OUTBOX: Final = """
 CREATE OR REPLACE TABLE outbox AS
 SELECT id, arg_min(name, NOT is_kept) AS name,
-       arg_max(topic, is_kept) AS topic, arg_max(key, is_kept) AS key, arg_max(body, is_kept) AS body,
+       arg_max(topic, is_kept) AS topic, arg_max_null(key, is_kept) AS key, arg_max(body, is_kept) AS body,
        arg_max(headers, is_kept) AS headers, min(created_ms) AS created_ms,
        bool_or(is_done) AS is_done, bool_or(NOT is_kept) AS is_live, bool_or(is_kept) AS is_kept
 FROM row GROUP BY id
@@ -88,12 +88,35 @@ class Comparison:
         """Return the number of the table's rows of which no copy is kept."""
         return self.count("SELECT count(*) FROM outbox WHERE is_live AND NOT is_kept")
 
-    def whole_from(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the time of the first message left in each of *topics*, where the broker gives times."""
-        sql = """SELECT topic, max(first_ms) FROM (
-            SELECT topic, partition, min_by(ts_ms, position) AS first_ms FROM message GROUP BY ALL
-        ) WHERE topic IN (SELECT unnest(?)) GROUP BY topic"""
-        return {topic: time_ms for topic, time_ms in self._sides.all(sql, [list(topics)]) if time_ms is not None}
+    def whole_from(self, cut: Mapping[str, Collection[int]]) -> dict[str, int]:
+        """Return the time from which no message is missing in topics whose beginning is gone, where that is known.
+
+        It is the time of the first message that is left, in every partition that was cut, and the grace after it.
+        A partition without a message gives no time.
+
+        Args:
+            cut: The topics, with the partitions.
+        """
+        sql = "SELECT topic, partition, min_by(ts_ms, position) FROM message WHERE ts_ms IS NOT NULL GROUP BY ALL"
+        first_ms = {(topic, partition): time_ms for topic, partition, time_ms in self._sides.all(sql)} if cut else {}
+        times = {topic: [first_ms.get((topic, each)) for each in partitions] for topic, partitions in cut.items()}
+        grace_ms = round(self._asked.grace_s * 1000)
+        return {
+            topic: max(each for each in found if each is not None) + grace_ms
+            for topic, found in times.items()
+            if None not in found
+        }
+
+    def doubled_ids(self) -> int:
+        """Return the number of ids that several rows of one table have."""
+        return self.count("SELECT count(*) FROM (SELECT id FROM row GROUP BY id, is_kept HAVING count(*) > 1)")
+
+    def unplaced(self, orphans: Iterable[bytes]) -> int:
+        """Return the number of messages without a row in partitions where nothing dates them by their order.
+
+        One that is older than the oldest row is not among them.
+        """
+        return len(self._without_row(orphans, "f.position IS NULL"))
 
     def without_row(self) -> list[bytes]:
         """Return the ids of messages that have no row."""
@@ -146,15 +169,18 @@ class Comparison:
 
     def _orphans(self, orphans: Iterable[bytes]) -> list[Found]:
         """Return the messages without a row that are not from a time whose rows may be gone."""
-        sql = """WITH first AS (
+        found = self._without_row(orphans, "m.position > f.position")
+        return [Found("PHANTOM", name, topic, f"no row has its id, at {place}") for name, topic, place in found]
+
+    def _without_row(self, orphans: Iterable[bytes], holds: str) -> list[tuple[Any, ...]]:
+        sql = f"""WITH first AS (
                 SELECT m.topic, m.partition, min(m.position) AS position FROM message m JOIN outbox USING (id)
                 GROUP BY ALL
             ), oldest AS (SELECT min(created_ms) AS created_ms FROM outbox)
             SELECT m.name, m.topic, m.partition || '@' || m.position
-            FROM message m JOIN asked_ids USING (id) JOIN first f USING (topic, partition) CROSS JOIN oldest
-            WHERE m.position > f.position
+            FROM message m JOIN asked_ids USING (id) LEFT JOIN first f USING (topic, partition) CROSS JOIN oldest
+            WHERE {holds}
               AND coalesce(m.ts_ms >= oldest.created_ms + ?, TRUE) AND coalesce(m.ts_ms >= ?, TRUE)
             ORDER BY m.name"""
         with self._sides.given("asked_ids", pa.table({"id": pa.array(list(orphans), pa.binary())})):
-            found = self._sides.all(sql, [round(self._asked.grace_s * 1000), self._asked.since_ms])
-        return [Found("PHANTOM", name, topic, f"no row has its id, at {place}") for name, topic, place in found]
+            return self._sides.all(sql, [round(self._asked.grace_s * 1000), self._asked.since_ms])

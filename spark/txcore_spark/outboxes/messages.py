@@ -96,14 +96,14 @@ class Topics:
     Attributes:
         gaps: What could not be read, with the reason.
         unread: Topics that could not be read whole.
-        cut: Topics whose beginning is gone.
+        cut: Topics whose beginning is gone, with the partitions where it is.
         strange: Messages that name no row.
     """
 
     asked: Asked
     gaps: list[str] = field(default_factory=list)
     unread: set[str] = field(default_factory=set)
-    cut: set[str] = field(default_factory=set)
+    cut: dict[str, set[int]] = field(default_factory=dict)
     strange: int = 0
     _reader: Reader = field(init=False)
     _broker: Broker = field(init=False)
@@ -139,7 +139,7 @@ class Topics:
         found: list[Range] = []
         for edge in edges:
             if edge.is_truncated:
-                self.cut.add(topic)
+                self.cut.setdefault(topic, set()).add(edge.partition)
             start = self._read.get((topic, edge.partition), edge.first)
             if edge.end > start:
                 place = Place(0, number, edge.partition)

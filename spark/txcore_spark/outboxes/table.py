@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from txcore.errors import BackendUnavailableError, ConfigError
@@ -19,6 +19,8 @@ from txcore_spark.outboxes.prints import body_print, header_prints, value_print
 from txcore_spark.readers.failures import first_line
 
 PAGE_ROWS: Final = 10_000
+_OPEN: Final = (None, 0, "0", b"\0")
+"""Values that a mark has before its row is sent, in columns of numbers, texts and bits."""
 SCHEMA: Final = pa.schema(
     [
         ("id", pa.binary()),
@@ -44,7 +46,9 @@ class Table:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._engine: Engine = create_engine(asked.database)
+        url = make_url(asked.database)
+        own = {"json_deserializer": _undecoded} if url.get_backend_name() == "postgresql" else {}
+        self._engine: Engine = create_engine(url, **own)
         if self._engine.dialect.is_async:
             raise ConfigError("the audit of an outbox takes a blocking driver", key="database")
         self._quote = self._engine.dialect.identifier_preparer.quote
@@ -89,7 +93,7 @@ class Table:
             "topic": message.topic,
             "created_ms": _time_ms(row[self._asked.created]) if self._asked.created else None,
             "is_kept": is_kept,
-            "is_done": bool(layout.done and row.get(layout.done)),
+            "is_done": bool(layout.done) and row.get(layout.done) not in _OPEN,
             "key": None if message.key is None else value_print(message.key),
             "body": body_print(message.body),
             "headers": header_prints(message.headers),
@@ -118,6 +122,11 @@ class Table:
                     connection.rollback()
         except SQLAlchemyError as error:
             raise BackendUnavailableError(f"the outbox table cannot be read: {first_line(error)}") from error
+
+
+def _undecoded(value: Any) -> str:
+    """Return the text of a JSON column as the database has it: the driver would round its numbers."""
+    return value if isinstance(value, str) else bytes(value).decode()
 
 
 def _shown(identity: Any) -> str:
