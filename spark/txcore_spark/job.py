@@ -28,7 +28,7 @@ from txcore_spark.rows import BUCKET_MS, MARKS, Kind
 from txcore_spark.scope import Scope, scope_of
 from txcore_spark.store import ROWS, TABLES, Store
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of the format of the manifest and of the files beside it; no step builds on files of another version."""
 FINDINGS: Final = "findings"
 NEAR_FEW: Final = 20_000
@@ -266,6 +266,7 @@ class Audit:
                 "counts": dict(counts) | ({"COVERAGE_GAP": len(gaps)} if gaps else {}),
                 "backends": scope.backends,
                 "groups": scope.groups,
+                "secret": scope.secret,
                 "sources": [as_builtin(each) for each in scope.sources.values()],
                 "ends": [_end(planned, before, *key, end) for key, end in sorted(covered.ends.items())],
                 "gaps": gaps,

@@ -208,6 +208,7 @@ class Lander:
             timeout_s=self._settings.read_timeout_s,
             groups=dict(self._scope.groups) if is_target else {},
             signing_keys="" if is_target else self._keys_files[source.backend],
+            secret=self._scope.secret,
         )
 
     def _land_fence(self, keep: Keep, *, is_late: bool) -> None:

@@ -85,6 +85,7 @@ class Range:
         reading: For a fence table: number of the reading; the even ones come before the half ends are frozen.
         lower, upper: For a fence table: the ids that are read, [lower, upper); an empty one is no limit.
         signing_keys: The file with the keys of groups that sign, which each task reads; "" for none.
+        secret: Key of the messages' hashes, hexadecimal.
     """
 
     source: Source
@@ -98,6 +99,7 @@ class Range:
     lower: bytes = b""
     upper: bytes = b""
     signing_keys: str = ""
+    secret: str = field(default="", repr=False)
 
     def rows(self) -> Rows:
         """Return an empty collection for the records of this range.
@@ -106,7 +108,7 @@ class Range:
             ConfigError: the file with the keys cannot be used.
         """
         keys = SigningKeys.from_file(self.signing_keys).of(self.source.group) if self.signing_keys else None
-        return Rows(self.place, self.groups, keys, self.source.group)
+        return Rows(self.place, self.groups, keys, self.source.group, secret=bytes.fromhex(self.secret))
 
 
 class Broker(Protocol):

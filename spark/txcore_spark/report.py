@@ -48,8 +48,8 @@ def write_report(store: Store, manifest: Mapping[str, Any]) -> str:
 
 
 def data_of(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the data of a report as JSON, the same bytes for the same data."""
-    known = {name: value for name, value in manifest.items() if name != "report_sha256"}
+    """Return the data of a report as JSON, the same bytes for the same data; without the key of the hashes."""
+    known = {name: value for name, value in manifest.items() if name not in {"report_sha256", "secret"}}
     shown = [{**each, "tx": id_text(each["tx"])} for each in findings]
     return msgspec.json.encode({"run": known, "findings": shown}, order="deterministic")
 

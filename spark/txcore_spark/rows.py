@@ -127,6 +127,7 @@ class Rows:
     groups: Mapping[str, int] = field(default_factory=dict)
     keys: GroupKeys | None = None  #: of a group that signs: other records of its logs are strange
     group: str = ""  #: the group of such a log
+    secret: bytes = b""  #: key of the hashes
     found: list[Row] = field(default_factory=list)
     strange: int = 0  #: records that txcore did not write, or that are damaged
     newer: int = 0  #: records that a newer txcore wrote
@@ -150,8 +151,8 @@ class Rows:
                 (
                     half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
                     position, position * OPS_PER_RECORD, ts_ms, half.generation, index, len(half.messages),
-                    0 if message is None else message_hash(half.group, index, digests[index]), 0, half.decided, flags,
-                    deadline_ms, topic, half.reason or None, *(NO_DIGEST if index else of_half),
+                    0 if message is None else message_hash(half.group, index, digests[index], key=self.secret), 0,
+                    half.decided, flags, deadline_ms, topic, half.reason or None, *(NO_DIGEST if index else of_half),
                 )
             )  # fmt: skip
         if is_copy(half):
@@ -233,7 +234,8 @@ class Rows:
             (
                 transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,
                 position, position * OPS_PER_RECORD, appended_ms, 0, number, 0,
-                message_hash(group_name, number, message, _text(headers.get(wire.HEADER_DUE))), 0, 0, 0, 0, topic, None,
+                message_hash(group_name, number, message, _text(headers.get(wire.HEADER_DUE)), self.secret), 0, 0, 0, 0,
+                topic, None,
                 *numbers_of(digest.joined([message])), message,
             )
         )  # fmt: skip
@@ -335,15 +337,16 @@ def joined_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, byt
     return found
 
 
-def message_hash(group: str, index: int, message: bytes, due: str = "") -> int:
+def message_hash(group: str, index: int, message: bytes, due: str = "", key: bytes = b"") -> int:
     """Return a 64-bit hash of a message's digest, its group and its index.
 
     The group is part of it, because its header may be another group's. So is the index: sums over a transaction differ
     when two messages have changed places. So is the time at which it was due, by which an inbox knows a message; a half
     has none.
     """
+    # Sums of hashes are compared. Without the key, other messages with the same sum are found within seconds.
     names = f"{group}\0{due}" if due else group
-    return hash_of(message + index.to_bytes(4, "big") + names.encode("utf-8", "surrogatepass"))
+    return hash_of(message + index.to_bytes(4, "big") + names.encode("utf-8", "surrogatepass"), key)
 
 
 def numbers_of(whole: bytes) -> tuple[int, int]:
@@ -351,9 +354,9 @@ def numbers_of(whole: bytes) -> tuple[int, int]:
     return int.from_bytes(whole[:8], "big", signed=True), int.from_bytes(whole[8:16], "big", signed=True)
 
 
-def hash_of(data: bytes) -> int:
-    """Return a 64-bit hash of *data*; 0 for None."""
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True) if data else 0
+def hash_of(data: bytes, key: bytes = b"") -> int:
+    """Return a 64-bit hash of *data*, which only the holders of *key* can compute; 0 for None."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=key).digest(), "big", signed=True) if data else 0
 
 
 def _text(value: str | bytes | None) -> str:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from secrets import token_hex
+from typing import Any, Final
 
 from txcore.config import Loaded
 from txcore.errors import UsageError
 from txcore_spark.plan import FENCE, TARGET, Source
 from txcore_spark.rows import Place
+
+HASH_KEY_BYTES: Final = 16
 
 
 @dataclass(slots=True)
@@ -23,6 +26,7 @@ class Scope:
         backends, groups: Name to number.
         sources: Every log, topic and fence table, by number.
         named: By group and broker: the topics that the group's halves there name.
+        secret: Key of the messages' hashes, hexadecimal: a sum of hashes proves nothing against a forger that has it.
         by_table: Groups that send by the message table, whose rows name no topic any more once they are sent.
     """
 
@@ -32,6 +36,7 @@ class Scope:
     sources: dict[int, Source] = field(default_factory=dict)
     named: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     by_table: set[str] = field(default_factory=set)
+    secret: str = field(default_factory=lambda: token_hex(HASH_KEY_BYTES), repr=False)
 
     def backends_of(self, group: str) -> list[str]:
         """Return the brokers that hold logs of *group*, its own one first."""
@@ -136,6 +141,7 @@ def scope_of(loaded: Loaded, manifest: Mapping[str, Any] | None = None) -> Scope
         raise UsageError("the configuration names no group to audit")
     scope = Scope(loaded)
     if manifest is not None:
+        scope.secret = manifest.get("secret", scope.secret)
         scope.backends.update(manifest["backends"])
         scope.groups.update(manifest["groups"])
         scope.sources.update({each["number"]: Source(**each) for each in manifest["sources"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,10 @@ from beds import Bed, found_in
 from txcore_spark.anomalies import FORGERIES, Forgery, Maker, identity_of
 from txcore_spark.plan import TARGET, Source
 from txcore_spark.readers.kafka import add_record
-from txcore_spark.rows import Place, Rows
+from txcore_spark.rows import Place, Rows, message_hash
 
 import txcore
+from txcore.audit.targets import target_digest
 
 OTHER = "payments"
 
@@ -66,6 +68,43 @@ def test_a_copy_that_a_consumer_may_take_for_another_message_is_a_violation(duck
     manifest = bed.audit(duck).once()
     assert verdict in manifest["counts"]
     assert 2 == manifest["exit_code"]
+
+
+def same_sum(targets):
+    """Return other targets whose unkeyed hashes have the same exclusive or, by elimination of bits."""
+    own = [hash_of_target(index, each) for index, each in enumerate(targets)]
+    for tried in itertools.count():
+        forged = [replace(each, body=b"forged %d" % (tried * 100 + index)) for index, each in enumerate(targets)]
+        pivots = {}
+        for index, each in enumerate(forged):
+            bits, chosen = own[index] ^ hash_of_target(index, each), 1 << index
+            while bits and bits.bit_length() in pivots:
+                other = pivots[bits.bit_length()]
+                bits, chosen = bits ^ other[0], chosen ^ other[1]
+            if not bits:
+                return [forged[at] if chosen >> at & 1 else each for at, each in enumerate(targets)]
+            pivots[bits.bit_length()] = (bits, chosen)
+    return targets
+
+
+def hash_of_target(index, target):
+    """Return the hash that a program without the store's key can compute, as a positive number."""
+    digest = target_digest(target.topic, target.key, target.body, target.headers)
+    return message_hash("orders", index, digest) % (1 << 64)
+
+
+def test_messages_with_the_same_sum_of_hashes_are_corrupt(duck, tmp_path):
+    """Most messages of a transaction are replaced such that their hashes cancel out; their key is secret."""
+    bed = Bed(tmp_path)
+    history = bed.write(None, size=62, parts=("half", "op", "row"))[0]
+    targets = [each for each in history.records if each.log == "target"]
+    bed.writer.write([(0, each) for each in same_sum(targets)])
+    manifest = bed.audit(duck).once()
+    assert (2, {"CORRUPT": 1}) == (manifest["exit_code"], manifest["counts"])
+    step = bed.audit(duck).incremental()
+    assert step["secret"] != manifest["secret"]
+    assert step["secret"] == bed.audit(duck).incremental()["secret"]
+    assert step["secret"] not in (bed.store().read(step["number"], "report.json")).decode()
 
 
 def test_a_doubled_header_differs_from_the_half_in_either_order():
