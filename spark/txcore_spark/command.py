@@ -60,10 +60,14 @@ class Wish:
 
 def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
     """Run the audit and return its exit code: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
-    name = choice.chosen(wish.engine)
+    window = window_of(wish)
+    try:
+        name = choice.chosen(wish.engine)
+    except UsageError:
+        _write_metrics(loaded, None)
+        raise
     output = SparkOutput(is_shown=wish.is_verbose or is_submitted() or name != SPARK)
     try:
-        window = window_of(wish)
         settings = loaded.config.audit
         progress = progress or Progress(quiet=not (wish.is_verbose or sys.stderr.isatty()))
         progress.say(f"starting {choice.TITLES[name]}")
@@ -80,6 +84,7 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
         code = _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
     except (ConfigFileError, UsageError):
         output.forget()
+        _write_metrics(loaded, None)
         raise
     except Exception as error:  # noqa: BLE001 - any exception of an engine or a driver fails the audit
         print(f"txcore: the audit failed: {_sentence(error)}{output.hint}", file=sys.stderr)  # noqa: T201 - speaks

@@ -14,7 +14,8 @@ from txcore_spark.textfile import METRICS, write_metrics
 from txcore_spark.trend import RUNS, differences
 
 from txcore.audit.verdicts import Verdict
-from txcore.errors import ConfigError
+from txcore.config import load
+from txcore.errors import ConfigError, UsageError
 
 ALERTS = Path(__file__).parents[2] / "examples" / "deploy" / "audit-alerts.yaml"
 
@@ -60,6 +61,20 @@ def test_file_has_the_result_of_the_run(tmp_path):
     assert 3 == found["txcore_audit_findings", "LOST", "violation"]
     assert 0 == found["txcore_audit_findings", "LEAK", "violation"]
     assert len(Verdict) == sum(name == "txcore_audit_findings" for name, *_ in found)
+
+
+def test_run_that_cannot_begin_leaves_no_older_pass(bed, tmp_path):
+    """An engine that is missing, or a store that it cannot use, is a run that failed."""
+    path = tmp_path / "txcore.prom"
+    text = f'"{path}"'
+    assert 0 == run(bed.loaded(textfile=text), Wish(mode="once", engine="duckdb"))
+    assert 0 == values(path)["txcore_audit_exit_code",]
+    loaded = load(bed.config(textfile=text), settings=["audit.store=s3://bucket/audit"], environment={})
+    with pytest.raises(ConfigError, match="DuckDB keeps runs in a folder"):
+        run(loaded, Wish(mode="once", engine="duckdb"))
+    assert 4 == values(path)["txcore_audit_exit_code",]
+    with pytest.raises(UsageError, match="--mode once"):
+        run(bed.loaded(textfile=text), Wish(since="2026-01-01", engine="duckdb"))
 
 
 def test_file_of_a_failed_run_says_so_and_keeps_no_old_number(tmp_path):
