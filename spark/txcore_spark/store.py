@@ -87,8 +87,17 @@ class Store:
     def begin(self) -> int:
         """Create the directory of a new run and return its number."""
         number = max(self.numbers(), default=0) + 1
-        self._files.create_dir(self._path(f"runs/{number:06d}"), recursive=True)
-        return number
+        if self.folder is None:
+            self._files.create_dir(self._path(f"runs/{number:06d}"), recursive=True)
+            return number
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                (self.folder / f"runs/{number:06d}").mkdir()
+            except FileExistsError:  # another process has begun it at this moment
+                number += 1
+            else:
+                return number
 
     def place(self, number: int, name: str) -> str:
         """Return the URI of a part of a run, in the form for Spark."""
