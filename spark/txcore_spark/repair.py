@@ -32,6 +32,8 @@ BY: Final = "audit-repair"
 TIMEOUT_S: Final = 60.0
 DONE: Final = "repaired.json"
 REPAIRED: Final = (Verdict.LOST, Verdict.STUCK)
+DOUBTED: Final = (Verdict.MISDECIDED, Verdict.CORRUPT, Verdict.LEAK)
+"""Verdicts beside LOST with which the database vouches neither for the COMMIT nor for what the half holds."""
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ class Repairer:
         wanted = {verdict.name for verdict in REPAIRED}
         found = [
             each
-            for each in self._store.findings(self._manifest, count_max + 1)
+            for each in self._store.findings(self._manifest, count_max * len(Verdict), kind_max=count_max + 1)
             if not only or bytes(each["tx"]) in only
         ]
         leaks = [each for each in found if each["verdict"] == Verdict.LEAK.name]
@@ -100,7 +102,9 @@ class Repairer:
         done = self._done()
         lost = {bytes(each["tx"]) for each in todo if each["verdict"] == Verdict.LOST.name}
         look = Look(self._loaded, self._manifest, lost)
-        planned = [self._plan(each, look) for each in todo if id_text(each["tx"]) not in done]
+        names = {verdict.name for verdict in DOUBTED}
+        doubted = {bytes(each["tx"]): each["verdict"] for each in found if each["verdict"] in names}
+        planned = [self._plan(each, look, doubted) for each in todo if id_text(each["tx"]) not in done]
         advice = "a leaked message cannot be withdrawn: notify its consumers"
         return planned + [Planned(bytes(each["tx"]), each["verdict"], advice) for each in leaks]
 
@@ -124,8 +128,10 @@ class Repairer:
             else:
                 yield each, f"{outcome.status.value}: {outcome.error or ''}"
 
-    def _plan(self, finding: Mapping[str, Any], look: Look) -> Planned:
+    def _plan(self, finding: Mapping[str, Any], look: Look, doubted: Mapping[bytes, str]) -> Planned:
         identity, verdict = bytes(finding["tx"]), finding["verdict"]
+        if verdict == Verdict.LOST.name and identity in doubted:
+            return Planned(identity, verdict, f"it is {doubted[identity]} too, so its half may not be sent: inspect it")
         group = next((name for name, number in self._manifest["groups"].items() if number == finding["group"]), "")
         backend = next((name for name, number in self._manifest["backends"].items() if number == finding["home"]), "")
         if not group or not backend:

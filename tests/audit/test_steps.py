@@ -15,10 +15,12 @@ from beds import Bed, found_in
 from certified import KEY
 from reports import ORIGIN
 from txcore_spark import job
+from txcore_spark.anomalies import Forgery
 from txcore_spark.certifying import certify, prove
 from txcore_spark.command import Wish, run
 from txcore_spark.job import VERSION, Audit, Window
 from txcore_spark.repair import repair
+from txcore_spark.selftest.writers import write_rows
 
 from txcore.audit.certificate import (
     ProofError,
@@ -167,6 +169,30 @@ def test_repair_publishes_lost_targets_parks_stuck_halves_and_leaves_leaks(engin
     assert {"LEAK": 1, "DISCARDED": 1} == last["counts"]
     found = found_in(bed.store(), last)
     assert {stuck.transaction_id: {"DISCARDED"}, leak.transaction_id: {"LEAK"}} == found
+
+
+def test_two_processes_begin_different_runs(bed, monkeypatch):
+    """Both see the same runs before one has made its folder."""
+    store = bed.store()
+    seen = store.numbers()
+    monkeypatch.setattr(store, "numbers", lambda: seen)
+    assert [1, 2, 3] == [store.begin() for _ in range(3)]
+
+
+def test_repair_sends_nothing_that_the_database_does_not_vouch_for(duck, bed):
+    """A forged COMMIT of what was rolled back, or a replaced half, is LOST as well: its messages stay unsent."""
+    rolled_back = bed.write(None, parts=("half", "op"))[0]
+    write_rows(bed.database, "txcore_tx", bed.group, [(rolled_back.transaction_id, 2, b"")])
+    replaced = bed.write(Forgery.REPLACED, parts=("half", "op", "row"))[0]
+    manifest = bed.audit(duck, grace_s=0).once()
+    found = found_in(bed.store(), manifest)
+    assert {"LOST", "MISDECIDED"} == found[rolled_back.transaction_id]
+    assert {"LOST", "CORRUPT"} == found[replaced.transaction_id]
+    lines = []
+    assert 0 == repair(bed.loaded(), manifest["number"], only=(), apply=True, say=lines.append, as_json=True)
+    assert {"LOST": "refused"} == results_of(lines[-1])
+    assert 2 == lines[-1].count('"refused"')
+    assert 0 == bed.audit(duck).once()["transactions"][0]["targets"]
 
 
 def test_the_command_ends_with_the_code_and_writes_the_report(engine, bed, screen, request, capsys, monkeypatch):
