@@ -19,7 +19,7 @@ from txcore.audit.targets import target_digest, target_place
 from txcore.audit.verdicts import OPS_PER_RECORD
 from txcore.errors import NewerRecordError, WireFormatError
 from txcore.history.copies import is_copy
-from txcore.records import MARK_KINDS, POSITION_MAX, Half, LogKind, Op, OpKind, ParkCode
+from txcore.records import MARK_KINDS, WALL_MS_MAX, Half, LogKind, Op, OpKind, ParkCode
 from txcore.signed_records import unsigned
 from txcore.signing import GroupKeys
 
@@ -30,6 +30,8 @@ MARKS: Final = 0
 NO_ID: Final = bytes(16)
 _NOWHERE: Final = (NO_ID, 0)
 """Place of a message whose header names none: it has no half."""
+DEADLINE_MS_MAX: Final = 1 << 61
+"""Latest deadline, in milliseconds since 1970: a sum with it is still a 64-bit number."""
 INDEX_MAX: Final = (1 << 31) - 1
 FENCED: Final = 1
 UNSEEN: Final = 2
@@ -142,8 +144,8 @@ class Rows:
         place, bucket = self.place, bucket_of(half.transaction_id)
         digests = [digest.message_digest(each.topic, each.key, each.body, each.headers) for each in half.messages]
         of_half = (*numbers_of(digest.joined(digests)), None)
-        ts_ms = half.born_ms if appended_ms is None else appended_ms
-        deadline_ms = min(ts_ms + self._patience_ms(half), POSITION_MAX)  # the broker's time is any 64-bit number
+        ts_ms = _time_ms(half.born_ms if appended_ms is None else appended_ms)
+        deadline_ms = min(ts_ms + self._patience_ms(half), DEADLINE_MS_MAX)
         for index, message in enumerate(half.messages or [None]):
             flags = FENCED if half.fence_decides else 0
             topic = None if message is None else message.topic
@@ -204,9 +206,9 @@ class Rows:
             (
                 op.transaction_id, bucket, 2, op.kind, place.backend, place.group, place.source,
                 place.partition, position, position * OPS_PER_RECORD + number,
-                op.at_ms if appended_ms is None else appended_ms, op.generation, 0, op.count, 0, hash_of(op.token),
-                PARK_NUMBERS.get(op.reason, 0) if is_discard else op.decision, op.forced, 0, None, text,
-                *NO_DIGEST,
+                _time_ms(op.at_ms if appended_ms is None else appended_ms), op.generation, 0, op.count, 0,
+                hash_of(op.token), PARK_NUMBERS.get(op.reason, 0) if is_discard else op.decision, op.forced, 0, None,
+                text, *NO_DIGEST,
             )
         )  # fmt: skip
 
@@ -233,7 +235,8 @@ class Rows:
         self.found.append(
             (
                 transaction_id, bucket_of(transaction_id), 3, 0, place.backend, group, place.source, place.partition,
-                position, position * OPS_PER_RECORD, appended_ms, 0, number, 0,
+                position, position * OPS_PER_RECORD, None if appended_ms is None else _time_ms(appended_ms), 0, number,
+                0,
                 message_hash(group_name, number, message, _text(headers.get(wire.HEADER_DUE)), self.secret), 0, 0, 0, 0,
                 topic, None,
                 *numbers_of(digest.joined([message])), message,
@@ -254,7 +257,7 @@ class Rows:
             (
                 parked.transaction_id, bucket_of(parked.transaction_id), 5, PARK_NUMBERS.get(parked.code, 0),
                 place.backend, place.group, place.source, place.partition, position, position * OPS_PER_RECORD,
-                parked.at_ms if appended_ms is None else appended_ms, parked.generation, 0, parked.count, 0,
+                _time_ms(parked.at_ms if appended_ms is None else appended_ms), parked.generation, 0, parked.count, 0,
                 hash_of(parked.token), 0, 0, 0, None, f"{parked.code}: {parked.reason}", *NO_DIGEST,
             )
         )  # fmt: skip
@@ -310,6 +313,11 @@ class Rows:
         batch = batch_of(self.found)
         self.found = []
         return batch
+
+
+def _time_ms(value: int) -> int:
+    """Return a broker's time, which is any 64-bit number, within the years that engines can reckon with."""
+    return min(max(value, 0), WALL_MS_MAX)
 
 
 def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -41,7 +41,7 @@ class Sum(NamedTuple):
 
     name: str
     of_row: Column
-    merge: str  #: sum, min, max or bit_or
+    merge: str  #: sum, try_sum, min, max or bit_or
     none: int  #: value that means "no row"
 
 
@@ -59,7 +59,10 @@ def _is_op(*kinds: OpKind) -> Column:
 
 
 def _short_hash() -> Column:
-    """Return 47 bits of a hash: their sum does not overflow before 65,536 messages."""
+    """Return 47 bits of a hash: their sum does not overflow before 65,536 messages.
+
+    With more of them the sum is `none`, and the rows get a second look: no half declares as many.
+    """
     return F.col("hash").bits_and((1 << 47) - 1)
 
 
@@ -78,7 +81,7 @@ def _low(name: str, holds: Column, value: Column, none: int = FAR) -> Sum:
 def _target_sums(backend_count: int) -> list[Sum]:
     is_target = _is(Kind.TARGET)
     found = [
-        Sum("target_hash", F.when(is_target, _short_hash()), "sum", 0),
+        Sum("target_hash", F.when(is_target, _short_hash()), "try_sum", 0),
         _low("target_hash_min", is_target, F.col("hash"), HASH_MAX),
         _high("target_hash_max", is_target, F.col("hash"), HASH_MIN),
         _high("index_max", is_target, F.col("index"), -1),
@@ -104,7 +107,7 @@ def _half_sums() -> list[Sum]:
         _high("unseen", is_half, F.col("flags").bits_and(2)),
         _high("deadline_ms", is_half, F.col("deadline_ms")),
         _low("half_ms", is_half, F.col("ts_ms")),
-        Sum("half_hash", F.when(is_half, _short_hash()), "sum", 0),
+        Sum("half_hash", F.when(is_half, _short_hash()), "try_sum", 0),
         _low("half_hash_min", is_half, F.col("hash"), HASH_MAX),
     ]
 
@@ -161,7 +164,7 @@ def _digest_sums(name: str, holds: Column) -> list[Sum]:
     return found
 
 
-_MERGES: Final = {"sum": F.sum_of, "min": F.min_of, "max": F.max_of, "bit_or": F.bit_or_of}
+_MERGES: Final = {"sum": F.sum_of, "try_sum": F.try_sum_of, "min": F.min_of, "max": F.max_of, "bit_or": F.bit_or_of}
 
 
 def owned(rows: Frame, truncated: Sequence[tuple[int, int]] = ()) -> Frame:

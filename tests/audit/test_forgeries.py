@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from txcore_spark.rows import Place, Rows, message_hash
 
 import txcore
 from txcore.audit.targets import target_digest
+from txcore.audit.verdicts import Verdict
 
 OTHER = "payments"
 
@@ -68,6 +70,30 @@ def test_a_copy_that_a_consumer_may_take_for_another_message_is_a_violation(duck
     manifest = bed.audit(duck).once()
     assert verdict in manifest["counts"]
     assert 2 == manifest["exit_code"]
+
+
+@pytest.mark.parametrize("time_ms", [(1 << 63) - 1, -(1 << 63), 1 << 62])
+@pytest.mark.parametrize("log", ["half", "op", "parked", "target"])
+def test_no_time_of_a_record_ends_the_audit(duck, tmp_path, log, time_ms):
+    """A broker's time is any 64-bit number, and one record must not keep the audit from judging the others."""
+    bed = Bed(tmp_path)
+    bed.write(None, Verdict.LEAK, Verdict.STUCK, Verdict.LATE_CHECK, Verdict.DISCARDED)
+    with sqlite3.connect(tmp_path / "broker.db") as connection:
+        connection.execute(f"UPDATE {log} SET appended_ms = ?", (time_ms,))
+    connection.close()
+    manifest = bed.audit(duck, grace_s=0).once()
+    assert (2, 1) == (manifest["exit_code"], manifest["counts"]["LEAK"])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_no_number_of_copies_ends_the_audit(duck, tmp_path, size):
+    """A program that can write to a topic repeats one message until a sum of its hashes has more than 64 bits."""
+    bed = Bed(tmp_path)
+    history = bed.write(None, size=size)[0]
+    copies = [each for each in history.records if each.log == "target"][:1] * 140_000
+    bed.writer.write((0, each) for each in copies)
+    manifest = bed.audit(duck).once()
+    assert (1, {"DUP_TARGET": 1}) == (manifest["exit_code"], manifest["counts"])
 
 
 def same_sum(targets):
