@@ -383,14 +383,14 @@ def test_messages_of_a_partition_without_any_row_are_no_pass(make_shop):
 
 
 def test_rows_that_share_an_id_are_a_gap(make_shop):
-    """One message cannot stand for two rows, as with a column of orders instead of one of events."""
+    """One message does not count for two rows, as with a column of orders instead of one of events."""
     shop = make_shop("debezium")
     shop.deliver(shop.events(4))
     asked = shop.asked()
     columns = replace(asked.layout, id="aggregateid", copied="type")
     match = replace(asked.convention, identity="header:key-of-order")
     found = examine(replace(asked, layout=columns, convention=match))
-    assert "1 ids are each those of several rows" in " ".join(found.gaps)
+    assert "1 ids belong to several rows each" in " ".join(found.gaps)
     assert found.exit_code in {2, 3}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -120,7 +119,7 @@ def _gaps(
             f"rows leave {asked.table} once they are sent, and nothing keeps them: name a table that does with --kept"
         )
     if doubled := sides.doubled_ids():
-        found.append(f"{doubled:,} ids are each those of several rows, so one message may stand for all of them")
+        found.append(f"{doubled:,} ids belong to several rows each, so one message may count for all of them")
     if asked.created and (undated := sides.count("SELECT count(*) FROM outbox WHERE created_ms IS NULL")):
         found.append(f"{undated:,} rows have no time in the column {asked.created!r}")
     if unplaced := sides.unplaced(orphans):
