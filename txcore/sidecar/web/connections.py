@@ -150,10 +150,15 @@ class Connections:
     def _listen(self) -> None:
         self._loop.add_reader(self._listening, self._accept)
 
-    def _accept(self) -> None:
+    def _resume(self) -> None:
+        """Accept after a pause. A timer runs after the reads of its turn, so a request that has arrived counts."""
+        self._listen()
+        self._accept(may_replace=True)
+
+    def _accept(self, *, may_replace: bool = False) -> None:
         for _ in range(max(self._count_max // ACCEPTED_PART, 1)):
-            if (wait_s := self._wait_s()) > 0:
-                self._pause(wait_s)
+            if self._is_full() and (not may_replace or self._wait_s() > 0):
+                self._pause(max(self._wait_s(), 0.0))
                 return
             try:
                 accepted, _address = self._listening.accept()
@@ -168,12 +173,13 @@ class Connections:
     def _pause(self, wait_s: float) -> None:
         """Leave new connections in the socket's backlog for a time."""
         self._loop.remove_reader(self._listening)
-        self._resuming = self._loop.call_later(wait_s, self._listen)
+        self._resuming = self._loop.call_later(wait_s, self._resume)
+
+    def _is_full(self) -> bool:
+        return len(self._open) >= self._count_max
 
     def _wait_s(self) -> float:
-        """Return the time until a connection may be replaced; 0 while there is room, or where none is ever replaced."""
-        if len(self._open) < self._count_max:
-            return 0.0
+        """Return the time until a connection may be replaced by a new one; not above 0 where none ever is."""
         oldest = min((each.since_s for each in self._waiting()), default=-GRACE_S)
         return oldest + GRACE_S - self._loop.time()
 
@@ -183,7 +189,7 @@ class Connections:
             yield from islice((each for each in self._open if each.stage is stage), 1)
 
     def _admit(self, accepted: socket.socket) -> None:
-        if len(self._open) >= self._count_max and not self._make_room(f"{self._count_max} connections are open"):
+        if self._is_full() and not self._make_room(f"{self._count_max} connections are open"):
             accepted.close()
             return
         accepted.setblocking(False)
