@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sqlalchemy import create_engine
+from txcore_conformance.kit import wait_until
 from txcore_spark.anomalies import Maker, identity_of
 from txcore_spark.job import FINDINGS, Audit
 from txcore_spark.selftest.writers import open_writer, write_rows
@@ -51,7 +52,7 @@ class Bed:
         """Write one history per kind, with *parts* only these of its records, and return the histories."""
         made = []
         for kind in kinds:
-            born_ms = time.time_ns() // 1_000_000
+            born_ms = _now_ms()
             history = self.maker.make(identity_of(born_ms, next(_numbers)), born_ms, kind, size)
             records = [each for each in history.records if parts is None or each.log in parts]
             rows = [(history.transaction_id, each.body[0], each.body[1:]) for each in records if each.log == "row"]
@@ -59,6 +60,8 @@ class Bed:
             self.writer.write((history.partition, each) for each in records if each.log != "row")
             self.expected[history.transaction_id] = history.expected
             made.append(history)
+        written_ms = _now_ms()
+        wait_until(lambda: _now_ms() > written_ms + 1, "the end of the patience with stuck ones, of 1 ms")
         return made
 
     @staticmethod
@@ -90,6 +93,10 @@ class Bed:
     def store(self):
         """Return the store of its runs."""
         return Store(f"{self.folder}/audit")
+
+
+def _now_ms():
+    return time.time_ns() // 1_000_000
 
 
 def found_in(store, manifest):
