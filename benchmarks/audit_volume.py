@@ -18,10 +18,10 @@ from pathlib import Path
 from pyarrow import parquet
 from txcore_spark.engines.session import open_session
 from txcore_spark.frames import Engine
-from txcore_spark.job import FINDINGS, Audit
+from txcore_spark.job import Audit
 from txcore_spark.selftest.run import Bed, compare
 from txcore_spark.selftest.volume import write_volume
-from txcore_spark.store import ROWS, Store
+from txcore_spark.store import FINDINGS, ROWS, Store
 
 from txcore.audit.engines import DUCKDB, ENGINES, SPARK
 from txcore.config import load

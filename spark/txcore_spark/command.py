@@ -27,6 +27,7 @@ from txcore_spark.limits import limits_of
 from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
 from txcore_spark.store import Store
+from txcore_spark.tables.keeper import Keeper
 from txcore_spark.trend import RUNS, differences
 
 MODES: Final = ("incremental", "once", "continuous")
@@ -98,10 +99,13 @@ def _finish(manifest: Mapping[str, Any], store: Store, loaded: Loaded, wish: Wis
     _write_metrics(loaded, manifest)
     trend = differences(manifest, store.before(manifest["number"], RUNS))
     report = store.path(manifest["number"], NAME)
+    acknowledged = Keeper(store).acknowledged() if loaded.config.audit.tables else {}
     if wish.as_json:
         found = {key: manifest[key] for key in SUMMARY_KEYS} | {"store": store.uri, "report": report, "trend": trend}
+        found["acknowledged"] = acknowledged
         print(msgspec.json.encode(found).decode(), flush=True)  # noqa: T201 - the command's output
     else:
+        trend += [f"acknowledged: {count:,} open findings {name}" for name, count in acknowledged.items()]
         print("\n".join(lines_of(manifest, report, trend)), flush=True)  # noqa: T201
     return int(manifest["exit_code"])
 

@@ -26,11 +26,9 @@ from txcore_spark.plan import as_builtin
 from txcore_spark.report import write_report
 from txcore_spark.rows import BUCKET_MS, MARKS, Kind
 from txcore_spark.scope import Scope, scope_of
-from txcore_spark.store import ROWS, TABLES, Store
+from txcore_spark.store import FINDINGS, ROWS, TABLES, VERSION, Store
+from txcore_spark.tables.keeper import Keeper
 
-VERSION: Final = 4
-"""Version of the format of the manifest and of the files beside it; no step builds on files of another version."""
-FINDINGS: Final = "findings"
 NEAR_FEW: Final = 20_000
 """Most rows of suspects for which interpreting the tallies' many columns costs less than compiling them."""
 
@@ -89,12 +87,8 @@ class Audit:
 
     def incremental(self) -> dict[str, Any]:
         """Audit the records since the last incremental step and its open transactions, and return the manifest."""
-        before = None
-        for number in reversed(self._store.finished()):
-            manifest = self._store.manifest(number)
-            if manifest["mode"] == "incremental" and manifest["version"] == VERSION:
-                before = manifest
-                break
+        runs = (each for each in self._store.newest_first() if each["version"] == VERSION)
+        before = next((each for each in runs if each["mode"] == "incremental"), None)
         return self._step(before, Window(), mode="incremental")
 
     def landed(self, number: int) -> dict[str, Any]:
@@ -136,12 +130,15 @@ class Audit:
         return self._close(self._manifest(step, planned, before, window, mode))
 
     def _close(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Write the small tables and the report, and last of all the manifest."""
+        """Write the small tables and the report, then the manifest, and then the tables of results."""
         number = manifest["number"]
         for name, (key, schema) in TABLES.items():
             self._store.write_table(number, name, manifest[key], schema)
         manifest["report_sha256"] = write_report(self._store, manifest)
         self._store.finish(number, manifest)
+        if self._loaded.config.audit.tables:
+            self._say("tables of results")
+            Keeper(self._store).catch_up()
         return manifest
 
     @property

@@ -4,6 +4,7 @@
     runs/<number>/lines/…       one line per judged transaction, those in doubt in a folder of their own
     runs/<number>/findings, summary, latency, coverage   (Parquet), report.html
     runs/<number>/_manifest.json                          written last: without it there is no run
+    tables/<name>/…             the results of all runs as Delta Lake tables, see `txcore_spark.tables`
 
 A run that was killed leaves a directory without a manifest; the next one takes a new number and starts from the
 manifest before, so the same positions are read again and nothing is counted twice.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +27,12 @@ from txcore.audit.verdicts import Severity, Verdict
 from txcore.errors import UsageError
 from txcore_spark.rows import Kind
 
+VERSION: Final = 4
+"""Version of the format of the manifest and of the files beside it; no step builds on files of another version."""
 MANIFEST: Final = "_manifest.json"
 ROWS: Final = "rows"
 LINES: Final = "lines"
+FINDINGS: Final = "findings"
 _NUMBER: Final = re.compile(r"[0-9]{6}")
 
 
@@ -79,10 +84,20 @@ class Store:
         """Return the numbers of the runs that have a manifest."""
         return [number for number in self.numbers() if self._has(f"runs/{number:06d}/{MANIFEST}")]
 
+    def finished_after(self, number: int) -> list[int]:
+        """Return the numbers of the runs after one that have a manifest."""
+        return [each for each in self.numbers() if each > number and self._has(f"runs/{each:06d}/{MANIFEST}")]
+
+    def newest_first(self) -> Iterator[dict[str, Any]]:
+        """Yield the manifests of the finished runs, the newest first."""
+        for each in reversed(self.numbers()):
+            if self._has(f"runs/{each:06d}/{MANIFEST}"):
+                yield self.manifest(each)
+
     def before(self, number: int, count_max: int) -> list[dict[str, Any]]:
         """Return the manifests of the last finished runs before one, the oldest first."""
-        earlier = [each for each in self.finished() if each < number]
-        return [self.manifest(each) for each in earlier[-count_max:]]
+        earlier = (each for each in self.newest_first() if each["number"] < number)
+        return list(islice(earlier, count_max))[::-1]
 
     def begin(self) -> int:
         """Create the directory of a new run and return its number."""
@@ -124,6 +139,12 @@ class Store:
             found: dict[str, Any] = msgspec.json.decode(file.read())
         return found
 
+    def found(self, number: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the findings of the hours that a run judged, without those of DUP_OP."""
+        if self.has(number, FINDINGS):
+            data = dataset.dataset(self._path(f"runs/{number:06d}/{FINDINGS}"), filesystem=self._files)
+            yield from data.to_batches(columns=list(columns), filter=dataset.field("verdict") != Verdict.DUP_OP.name)
+
     def findings(
         self, manifest: Mapping[str, Any], count_max: int, *, kind_max: int | None = None
     ) -> list[dict[str, Any]]:
@@ -142,8 +163,8 @@ class Store:
         for verdict in (name for name in order if name in Verdict.__members__ and name != Verdict.DUP_OP.name):
             end = count_max if kind_max is None else min(count_max, len(found) + kind_max)
             for run, buckets in sorted(by_run.items()):
-                if len(found) < end and self.has(run, "findings"):
-                    data = dataset.dataset(self._path(f"runs/{run:06d}/findings"), filesystem=self._files)
+                if len(found) < end and self.has(run, FINDINGS):
+                    data = dataset.dataset(self._path(f"runs/{run:06d}/{FINDINGS}"), filesystem=self._files)
                     holds = (dataset.field("verdict") == verdict) & dataset.field("bucket").isin(buckets)
                     found += data.head(end - len(found), filter=holds).to_pylist()
         return found
@@ -174,16 +195,19 @@ class Store:
 
     def rows(self, manifest: Mapping[str, Any], buckets: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the kept rows of some hours of birth, without those of a partition that a later run has read again."""
+        for data, cuts in self.landed(manifest):
+            holds = dataset.field("bucket").isin(list(buckets))
+            for cut in cuts:
+                is_there = (dataset.field("source") == cut["source"]) & (dataset.field("partition") == cut["partition"])
+                holds &= ~(is_there & (dataset.field("position") >= cut["end"]))
+            yield data.to_table(columns=list(columns), filter=holds)
+
+    def landed(self, manifest: Mapping[str, Any]) -> Iterator[tuple[dataset.Dataset, list[Mapping[str, Any]]]]:
+        """Yield the kept rows of each run on which a run builds, and the partitions that a later one has read again."""
         for run in manifest["rows"]:
-            if self.has(run, "rows"):
-                data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
-                holds = dataset.field("bucket").isin(list(buckets))
-                for cut in (each for each in manifest["ragged"] if each["run"] == run):
-                    is_there = (dataset.field("source") == cut["source"]) & (
-                        dataset.field("partition") == cut["partition"]
-                    )
-                    holds &= ~(is_there & (dataset.field("position") >= cut["end"]))
-                yield data.to_table(columns=list(columns), filter=holds)
+            if self.has(run, ROWS):
+                data = dataset.dataset(self._path(f"runs/{run:06d}/{ROWS}"), filesystem=self._files)
+                yield data, [each for each in manifest["ragged"] if each["run"] == run]
 
     def read(self, number: int, name: str) -> bytes:
         """Return a file of a run; b"" if there is none."""
@@ -211,6 +235,15 @@ class Store:
     def finish(self, number: int, manifest: dict[str, Any]) -> None:
         """Write the manifest; after that the run exists."""
         self.write(number, MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+    def table(self, name: str) -> str:
+        """Return the place of a table of results, in the form for Delta Lake."""
+        return f"{self._base}/tables/{name}" if self.folder is not None else f"{self.uri}/tables/{name}"
+
+    def table_files(self, name: str, files: Sequence[str], schema: pa.Schema) -> dataset.Dataset:
+        """Return the rows in these files of a table of results."""
+        paths = [self._path(f"tables/{name}/{each}") for each in files]
+        return dataset.dataset(paths, schema=schema, format="parquet", filesystem=self._files)
 
     def _path(self, name: str) -> str:
         return f"{self._base}/{name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 from txcore_conformance.kit import wait_until
 from txcore_spark.anomalies import Maker, identity_of
-from txcore_spark.job import FINDINGS, Audit
+from txcore_spark.job import Audit
 from txcore_spark.selftest.writers import open_writer, write_rows
 from txcore_spark.store import Store
 
@@ -107,4 +107,4 @@ def found_in(store, manifest):
     return found
 
 
-__all__ = ["FINDINGS", "Bed", "found_in"]
+__all__ = ["Bed", "found_in"]

@@ -21,14 +21,14 @@ from txcore_conformance.required import obtained
 from txcore_spark.anomalies import Maker, Written, identity_of
 from txcore_spark.engines import session
 from txcore_spark.engines.spark_keep import SparkKeep
-from txcore_spark.job import FINDINGS, Audit
+from txcore_spark.job import Audit
 from txcore_spark.plan import Range, Source
 from txcore_spark.readers import reader_of
 from txcore_spark.readers.ranges import read_range
 from txcore_spark.rows import Kind, Place
 from txcore_spark.selftest.run import compare, make_bed, plant, write_config
 from txcore_spark.selftest.writers import open_writer
-from txcore_spark.store import Store
+from txcore_spark.store import FINDINGS, Store
 
 import txcore
 from txcore.clock import SystemClock

@@ -18,9 +18,10 @@ from txcore_spark import job
 from txcore_spark.anomalies import Forgery
 from txcore_spark.certifying import certify, prove
 from txcore_spark.command import Wish, run
-from txcore_spark.job import VERSION, Audit, Window
+from txcore_spark.job import Audit, Window
 from txcore_spark.repair import repair
 from txcore_spark.selftest.writers import write_rows
+from txcore_spark.store import VERSION
 
 from txcore.audit.certificate import (
     ProofError,

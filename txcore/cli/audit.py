@@ -20,7 +20,7 @@ from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
 from txcore.ids import parse_id
 
 FAILED: Final = 4
-DRIVERS: Final = frozenset({"duckdb", "pyspark", "pyarrow", "pandas", "txcore_spark"})
+DRIVERS: Final = frozenset({"deltalake", "duckdb", "pyspark", "pyarrow", "pandas", "txcore_spark"})
 MODES: Final = ("incremental", "once", "continuous")
 
 

@@ -121,6 +121,9 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     textfile: Annotated[
         str, Meta(description="file `*.prom` with the result's metrics, for Prometheus's node exporter; empty for none")
     ] = ""
+    tables: Annotated[
+        bool, Meta(description="write the results of each run as Delta Lake tables too, for `txcore audit sql`")
+    ] = True
     rules: dict[str, RuleSection] = field(default_factory=dict)
     backends: dict[str, AuditBackendSection] = field(default_factory=dict)
     groups: dict[str, AuditGroupSection] = field(default_factory=dict)

@@ -15,10 +15,10 @@ from txcore.audit.engines import ENGINES
 from txcore.config import load
 from txcore_spark.engines import choice
 from txcore_spark.engines.noise import SparkOutput
-from txcore_spark.job import FINDINGS, Audit
+from txcore_spark.job import Audit
 from txcore_spark.report import NAME
 from txcore_spark.selftest.run import compare, live_writer, make_bed, plant, write_config
-from txcore_spark.store import Store
+from txcore_spark.store import FINDINGS, Store
 
 
 def main() -> int:
