@@ -35,6 +35,7 @@ def build_app() -> Typer:
     except ImportError as error:
         raise BackendNotInstalledError("txcore", "typer and rich", "cli") from error
     from txcore.cli import (  # noqa: PLC0415
+        audit_tables,
         backends,
         certificate,
         checker,
@@ -65,7 +66,7 @@ def build_app() -> Typer:
     app.add_typer(config.config, name="config")
     certificate.audit.command("outbox")(outbox_audit.outbox)
     certificate.audit.command("effects")(effects.effects)
-    app.add_typer(certificate.audit, name="audit")
+    app.add_typer(audit_tables.audit, name="audit")
     operating.add_to(app)
     app.command("permissions")(permissions.permissions)
     app.command("doctor")(doctor)

@@ -22,6 +22,13 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "config check": ("txcore config check txcore.toml",),
     "config reference": ("txcore config reference",),
     "audit": ("txcore audit --config txcore.toml", "txcore audit --mode once --since 2026-11-24T00:00:00Z"),
+    "audit sql": (
+        'txcore audit sql "SELECT verdict, transaction_id FROM open_findings"',
+        'txcore audit sql "SELECT run, exit_code FROM runs ORDER BY run" --json',
+    ),
+    "audit acknowledge": (
+        'txcore audit acknowledge LOST 0199a3c2-1d4e-7c0a-9b2f-5f0e8d7c6b5a \\\n    --note "sent by hand"',
+    ),
     "audit certificate": ("txcore audit certificate 42 --keys audit.keys --publish /mnt/heads.txt",),
     "audit proof": ("txcore audit proof 0199a3c2-1d4e-7c0a-9b2f-5f0e8d7c6b5a --out proof.json",),
     "audit verify": ("txcore audit verify message.json --proof proof.json --keys audit.keys",),
