@@ -177,6 +177,24 @@ def counts(lines: Frame, now_ms: int) -> tuple[list[dict[str, Any]], list[dict[s
     return list(found.values()), latencies
 
 
+def by_hour(counted: Sequence[Mapping[str, Any]], now_ms: int) -> list[dict[str, Any]]:
+    """Return counts of earlier steps, those of transactions that are not recent any more without their minute."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for each in counted:
+        minute = each["slot"]
+        is_recent = minute is not None and minute * 60_000 >= now_ms - RECENT_MS
+        plain = {**each, "slot": minute if is_recent else None}
+        known = found.setdefault(tuple(plain.get(name) for name in (*PLACE, "step")), plain)
+        if known is plain:
+            continue
+        for name in each.keys() - {*PLACE, "step", "oldest_ms"}:
+            known[name] += each[name]
+        if "oldest_ms" in each:
+            ages = (known["oldest_ms"], each["oldest_ms"])
+            known["oldest_ms"] = min((ms for ms in ages if ms is not None), default=None)
+    return list(found.values())
+
+
 def topic_counts(rows: Frame) -> list[dict[str, Any]]:
     """Return how many messages were declared and how many targets were read, by broker and topic, and from when on."""
     known = rows.where(F.col("kind").isin(int(Kind.HALF), int(Kind.TARGET)) & F.col("topic").is_not_null())

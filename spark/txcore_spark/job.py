@@ -16,7 +16,7 @@ from typing import Any, Final
 from txcore.audit.verdicts import Thresholds, exit_code
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
-from txcore_spark import copies, coverage, findings, horizons, screening, tally, topics
+from txcore_spark import copies, coverage, findings, horizons, packs, retention, screening, tally, topics
 from txcore_spark import expressions as F
 from txcore_spark.coverage import Coverage
 from txcore_spark.frames import Engine, Frame, Keep, Say
@@ -26,7 +26,7 @@ from txcore_spark.plan import as_builtin
 from txcore_spark.report import write_report
 from txcore_spark.rows import BUCKET_MS, MARKS, Kind
 from txcore_spark.scope import Scope, scope_of
-from txcore_spark.store import FINDINGS, ROWS, TABLES, VERSION, Store
+from txcore_spark.store import FINDINGS, TABLES, VERSION, Store
 from txcore_spark.tables.keeper import Keeper
 
 NEAR_FEW: Final = 20_000
@@ -89,6 +89,8 @@ class Audit:
         """Audit the records since the last incremental step and its open transactions, and return the manifest."""
         runs = (each for each in self._store.newest_first() if each["version"] == VERSION)
         before = next((each for each in runs if each["mode"] == "incremental"), None)
+        if before is not None:
+            retention.forget(before, self._first_bucket(self._clock.wall_ms()))
         return self._step(before, Window(), mode="incremental")
 
     def landed(self, number: int) -> dict[str, Any]:
@@ -125,12 +127,14 @@ class Audit:
         rows = keep.rows()
         covered = coverage.measure(rows, planned, scope, before, now_ms, since_ms=window.since_ms)
         horizons.read(scope, covered, rows, before, now_ms)
+        if mode == "incremental":
+            retention.limit(covered, scope, self._first_bucket(now_ms))
         step = Step(number, scope, covered, self._thresholds(now_ms), keep)
         self._judge(step, rows, before, window)
         return self._close(self._manifest(step, planned, before, window, mode))
 
     def _close(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Write the small tables and the report, then the manifest, and then the tables of results."""
+        """Write the small tables and the report, then the manifest, and then what the store makes of all its runs."""
         number = manifest["number"]
         for name, (key, schema) in TABLES.items():
             self._store.write_table(number, name, manifest[key], schema)
@@ -139,7 +143,22 @@ class Audit:
         if self._loaded.config.audit.tables:
             self._say("tables of results")
             Keeper(self._store).catch_up()
+        if manifest["mode"] == "incremental":
+            self._tidy(manifest)
         return manifest
+
+    def _tidy(self, manifest: dict[str, Any]) -> None:
+        """Keep the store small: its files few, and nothing of births that it is not to keep."""
+        packs.pack(self._store, manifest)
+        if retention.is_due(manifest, self._store.before(manifest["number"], 1)):
+            from_bucket = self._first_bucket(manifest["now_ms"])
+            if from_bucket:
+                retention.prune(self._store, manifest, from_bucket)
+            if self._loaded.config.audit.tables:
+                Keeper(self._store).tidy(from_bucket)
+
+    def _first_bucket(self, now_ms: int) -> int:
+        return retention.first_bucket(now_ms, self._loaded.config.audit.keep_days)
 
     @property
     def _margin_ms(self) -> int:
@@ -153,18 +172,18 @@ class Audit:
         again: list[int] = [bucket * BUCKET_MS for bucket in before["again"]]
         return max(min([*again, int(before["now_ms"]) - self._margin_ms]), 0)
 
-    def _rows(self, numbers: Sequence[int], ragged: Sequence[Mapping[str, int]]) -> Frame:
-        """Return the rows of these runs, without those of a partition that a later run has read again."""
-        later = {each["run"] for each in ragged}
-        places = {number: self._store.place(number, ROWS) for number in numbers if self._store.has(number, ROWS)}
-        found: Frame = self._engine.read([place for number, place in places.items() if number not in later])
-        for number in sorted(later & places.keys()):
-            frame: Frame = self._engine.read([places[number]])
-            for cut in ragged:
-                if cut["run"] == number:
+    def _rows(self, step: Step, before: Mapping[str, Any]) -> Frame:
+        """Return the rows of a step and of all before, without those of a partition that a later one has read again."""
+        chain = {**before, "rows": [*before["rows"], *([step.number] if step.keep.is_landed else [])]}
+        parts = self._store.parts(chain)
+        found: Frame = self._engine.read([each.uri for each in parts if not each.cuts])
+        for part in parts:
+            if part.cuts:
+                frame: Frame = self._engine.read([part.uri])
+                for cut in part.cuts:
                     is_there = (F.col("source") == cut["source"]) & (F.col("partition") == cut["partition"])
                     frame = frame.where(~(is_there & (F.col("position") >= cut["end"])))
-            found = found.union(frame)
+                found = found.union(frame)
         return found
 
     def _judge(self, step: Step, rows: Frame, before: Mapping[str, Any] | None, window: Window) -> None:
@@ -175,7 +194,7 @@ class Audit:
             self._say("collecting the open transactions")
             facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~screening.is_mark()).select("bucket").distinct()
             touched = {each["bucket"] for each in facts.collect()} | set(before["again"])
-            everything = self._rows([*before["rows"], step.number], before["ragged"])
+            everything = self._rows(step, before)
             everything = everything.where(F.col("bucket").isin([*touched, MARKS]))
             judged = everything.where(F.col("bucket").isin([*touched]))
         everything, judged = (topics.marked(each, step.scope, step.covered.hidden) for each in (everything, judged))
@@ -238,6 +257,8 @@ class Audit:
             name: [each for each in (before or {}).get(name, []) if each["bucket"] not in touched]
             for name in ("verdicts", "transactions", "latencies", "unproven")
         }
+        for name in ("transactions", "latencies"):
+            kept[name] = findings.by_hour(kept[name], step.thresholds.now_ms)
         parts = {name: kept[name] + step.parts[name] for name in kept}
         gaps = [coverage.described(scope, gap) for gap in covered.gaps]
         gaps += coverage.unproven(scope, covered, parts["unproven"])

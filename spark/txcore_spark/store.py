@@ -4,6 +4,7 @@
     runs/<number>/lines/…       one line per judged transaction, those in doubt in a folder of their own
     runs/<number>/findings, summary, latency, coverage   (Parquet), report.html
     runs/<number>/_manifest.json                          written last: without it there is no run
+    packs/…                     the landed rows of many runs in one file, instead of theirs, see `txcore_spark.packs`
     tables/<name>/…             the results of all runs as Delta Lake tables, see `txcore_spark.tables`
 
 A run that was killed leaves a directory without a manifest; the next one takes a new number and starts from the
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +35,8 @@ MANIFEST: Final = "_manifest.json"
 ROWS: Final = "rows"
 LINES: Final = "lines"
 FINDINGS: Final = "findings"
+PACKS: Final = "packs"
+_PACK: Final = re.compile(r"([0-9]{6,})-([0-9]{6,})-([0-9]+)\.parquet")
 _NUMBER: Final = re.compile(r"[0-9]{6}")
 
 
@@ -55,6 +59,52 @@ TABLES: Final[Mapping[str, tuple[str, pa.Schema]]] = {
     "gaps": ("gaps", _schema("backend log name group why", "source partition start end")),
 }
 """Small tables of a run, by the part of the manifest that each one holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A file with the landed rows of consecutive runs."""
+
+    first: int
+    last: int
+    level: int
+
+    @property
+    def name(self) -> str:
+        """Its file's name."""
+        return f"{self.first:06d}-{self.last:06d}-{self.level}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Landed rows at one place: of one run, or a pack.
+
+    Attributes:
+        uri: The place, in the form for Spark.
+        level: How often its rows were packed; 0 for the rows of one run.
+        until: Last run whose rows count.
+        cuts: Partitions of which a later run has read the last records again.
+    """
+
+    uri: str
+    first: int
+    last: int
+    level: int
+    until: int
+    cuts: Sequence[Mapping[str, int]]
+    data: dataset.Dataset
+
+    def holds(self) -> dataset.Expression:
+        """Return the condition for the rows that count."""
+        found = dataset.field("run") <= self.until if self.level else dataset.scalar(True)
+        for cut in self.cuts:
+            is_there = (dataset.field("source") == cut["source"]) & (dataset.field("partition") == cut["partition"])
+            found &= ~(is_there & (dataset.field("position") >= cut["end"]))
+        return found
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return int(self.data.count_rows())
 
 
 class Store:
@@ -80,18 +130,22 @@ class Store:
         selector = fs.FileSelector(f"{self._base}/runs", allow_not_found=True)
         return sorted(int(each.base_name) for each in self._files.get_file_info(selector) if _is_run(each))
 
+    def is_finished(self, number: int) -> bool:
+        """Return whether a run has a manifest."""
+        return self.has(number, MANIFEST)
+
     def finished(self) -> list[int]:
         """Return the numbers of the runs that have a manifest."""
-        return [number for number in self.numbers() if self._has(f"runs/{number:06d}/{MANIFEST}")]
+        return self.finished_after(0)
 
     def finished_after(self, number: int) -> list[int]:
         """Return the numbers of the runs after one that have a manifest."""
-        return [each for each in self.numbers() if each > number and self._has(f"runs/{each:06d}/{MANIFEST}")]
+        return [each for each in self.numbers() if each > number and self.is_finished(each)]
 
     def newest_first(self) -> Iterator[dict[str, Any]]:
         """Yield the manifests of the finished runs, the newest first."""
         for each in reversed(self.numbers()):
-            if self._has(f"runs/{each:06d}/{MANIFEST}"):
+            if self.is_finished(each):
                 yield self.manifest(each)
 
     def before(self, number: int, count_max: int) -> list[dict[str, Any]]:
@@ -132,7 +186,7 @@ class Store:
         Raises:
             UsageError: there is no such run, or it did not finish.
         """
-        if not self._has(f"runs/{number:06d}/{MANIFEST}"):
+        if not self.is_finished(number):
             known = ", ".join(str(each) for each in self.finished()) or "none"
             raise UsageError(f"{self.uri} has no finished run {number}; it has {known}")
         with self._files.open_input_stream(self._path(f"runs/{number:06d}/{MANIFEST}")) as file:
@@ -177,37 +231,69 @@ class Store:
             & (dataset.field("kind") == int(Kind.TARGET))
             & (dataset.field("backend") == backend)
         )
-        for run in manifest["rows"]:
-            if self.has(run, "rows"):
-                data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
-                found |= set(data.to_table(columns=["index"], filter=holds)["index"].to_pylist())
+        for part in self.parts(manifest):
+            rows = part.data.to_table(columns=["index"], filter=holds & part.holds())
+            found |= set(rows["index"].to_pylist())
         return found
 
     def row_counts(self, manifest: Mapping[str, Any]) -> Counter[int]:
         """Return the number of kept rows of each hour of birth, in the runs on which a run builds."""
         found = Counter[int]()
-        for run in manifest["rows"]:
-            if self.has(run, "rows"):
-                data = dataset.dataset(self._path(f"runs/{run:06d}/rows"), filesystem=self._files)
-                counted = data.to_table(columns=["bucket"])["bucket"].value_counts()
-                found.update({each["values"].as_py(): each["counts"].as_py() for each in counted})
+        for part in self.parts(manifest):
+            counted = part.data.to_table(columns=["bucket"], filter=part.holds())["bucket"].value_counts()
+            found.update({each["values"].as_py(): each["counts"].as_py() for each in counted})
         return found
 
     def rows(self, manifest: Mapping[str, Any], buckets: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the kept rows of some hours of birth, without those of a partition that a later run has read again."""
-        for data, cuts in self.landed(manifest):
-            holds = dataset.field("bucket").isin(list(buckets))
-            for cut in cuts:
-                is_there = (dataset.field("source") == cut["source"]) & (dataset.field("partition") == cut["partition"])
-                holds &= ~(is_there & (dataset.field("position") >= cut["end"]))
-            yield data.to_table(columns=list(columns), filter=holds)
+        is_wanted = dataset.field("bucket").isin(list(buckets))
+        for part in self.parts(manifest):
+            yield part.data.to_table(columns=list(columns), filter=is_wanted & part.holds())
 
-    def landed(self, manifest: Mapping[str, Any]) -> Iterator[tuple[dataset.Dataset, list[Mapping[str, Any]]]]:
-        """Yield the kept rows of each run on which a run builds, and the partitions that a later one has read again."""
-        for run in manifest["rows"]:
-            if self.has(run, ROWS):
-                data = dataset.dataset(self._path(f"runs/{run:06d}/{ROWS}"), filesystem=self._files)
-                yield data, [each for each in manifest["ragged"] if each["run"] == run]
+    def parts(self, manifest: Mapping[str, Any]) -> list[Part]:
+        """Return the places of all landed rows on which a run builds, the oldest first."""
+        runs = manifest["rows"]
+        packs = [each for each in self.packs() if runs and runs[0] <= each.first <= runs[-1]]
+        packs = packs if manifest["mode"] != "once" else []
+        found = [self._part(f"{PACKS}/{each.name}", each, runs[-1], ()) for each in packs]
+        for run in runs:
+            if not any(each.first <= run <= each.last for each in packs) and self.has(run, ROWS):
+                cuts = [each for each in manifest["ragged"] if each["run"] == run]
+                found.append(self._part(f"runs/{run:06d}/{ROWS}", Pack(run, run, 0), run, cuts))
+        return sorted(found, key=lambda part: part.first)
+
+    def _part(self, name: str, pack: Pack, until: int, cuts: Sequence[Mapping[str, int]]) -> Part:
+        data = dataset.dataset(self._path(name), format="parquet", filesystem=self._files)
+        return Part(f"{self.uri}/{name}", pack.first, pack.last, pack.level, until, cuts, data)
+
+    def all_packs(self) -> list[Pack]:
+        """Return all packs, also those whose rows a larger one has."""
+        selector = fs.FileSelector(self._path(PACKS), allow_not_found=True)
+        names = [_PACK.fullmatch(each.base_name) for each in self._files.get_file_info(selector)]
+        found = [Pack(*map(int, each.groups())) for each in names if each]
+        return sorted(found, key=lambda pack: (pack.first, -pack.last, -pack.level))
+
+    def packs(self) -> list[Pack]:
+        """Return the packs in their order."""
+        found: list[Pack] = []
+        for each in self.all_packs():
+            if not found or each.first > found[-1].last:
+                found.append(each)
+        return found
+
+    def write_pack(self, first: int, last: int, level: int, content: bytes) -> None:
+        """Write a pack whole or not at all."""
+        self._files.create_dir(self._path(PACKS), recursive=True)
+        self._write(f"{PACKS}/{Pack(first, last, level).name}", content)
+
+    def delete_pack(self, pack: Pack) -> None:
+        """Delete a pack."""
+        self._files.delete_file(self._path(f"{PACKS}/{pack.name}"))
+
+    def delete(self, number: int, name: str = "") -> None:
+        """Delete a folder of a run, or the whole run, if it is there."""
+        if self.has(number, name):
+            self._files.delete_dir(self._path(f"runs/{number:06d}/{name}".rstrip("/")))
 
     def read(self, number: int, name: str) -> bytes:
         """Return a file of a run; b"" if there is none."""
@@ -226,7 +312,10 @@ class Store:
 
     def write(self, number: int, name: str, content: bytes) -> str:
         """Write a file of a run whole or not at all, and return its place."""
-        path = self._path(f"runs/{number:06d}/{name}")
+        return self._write(f"runs/{number:06d}/{name}", content)
+
+    def _write(self, name: str, content: bytes) -> str:
+        path = self._path(name)
         with self._files.open_output_stream(f"{path}.part") as file:
             file.write(content)
         self._files.move(f"{path}.part", path)

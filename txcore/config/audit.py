@@ -124,6 +124,9 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     tables: Annotated[
         bool, Meta(description="write the results of each run as Delta Lake tables too, for `txcore audit sql`")
     ] = True
+    keep_days: Annotated[
+        int, Meta(ge=0, le=36_500, description="days of births whose rows, runs and results the store keeps; 0 for all")
+    ] = 0
     rules: dict[str, RuleSection] = field(default_factory=dict)
     backends: dict[str, AuditBackendSection] = field(default_factory=dict)
     groups: dict[str, AuditGroupSection] = field(default_factory=dict)

@@ -134,12 +134,16 @@ class DuckEngine:
 
     def read(self, places: Sequence[str]) -> DuckFrame:
         """See `Engine.read`."""
-        files = [each for place in places for each in _files(folder_of(place))]
-        if not files:
+        paths = [folder_of(place) for place in places]
+        packs = [each for each in paths if each.suffix == ".parquet"]
+        files = [each for path in paths if path not in packs for each in _files(path)]
+        if not files and not packs:
             empty = ", ".join(f"CAST(NULL AS {_TYPES[str(each.type)]}) AS {quoted(each.name)}" for each in SCHEMA)
             return DuckFrame(self.connection, f"SELECT {empty} WHERE FALSE", SCHEMA.names)
         shown = ", ".join(map(quoted, SCHEMA.names))
-        return DuckFrame(self.connection, f"SELECT {shown} FROM {_parquet(files)}", SCHEMA.names)
+        # A pack has one more column: it is read by itself.
+        parts = [f"SELECT {shown} FROM {_parquet(each)}" for each in (packs, files) if each]
+        return DuckFrame(self.connection, " UNION ALL ".join(parts), SCHEMA.names)
 
     def write(self, frame: DuckFrame, place: str) -> DuckFrame:
         """See `Engine.write`."""

@@ -25,6 +25,8 @@ APPLICATION: Final = "txcore-audit"
 """Name under which Delta Lake keeps the number of the last run that a table has."""
 TRIES_MAX: Final = 10
 """Most times that a commit is tried while other writers of the table are faster."""
+FILE_BYTES: Final = 16 * 1024 * 1024
+"""Size of a table's files that are large enough; a merge writes those anew in which it changes a row."""
 SETTINGS: Final = {
     "delta.checkpointInterval": "20",
     "delta.logRetentionDuration": "interval 1 days",
@@ -96,6 +98,24 @@ class Keeper:
         merge.when_matched_update({name: f"new.{name}" for name in _CLOSED}, "new.closed_run IS NOT NULL")
         merge.when_matched_update({name: f"new.{name}" for name in (*_SEEN, *_CLOSED)}, "new.closed_run IS NULL")
         merge.when_not_matched_insert_all("new.closed_run IS NULL").execute()
+
+    def tidy(self, from_bucket: int) -> None:
+        """Make few files of many, and delete the rows of births, and of runs, that the store keeps no longer.
+
+        Args:
+            from_bucket: First hour of birth that is kept; 0 for all.
+        """
+        first_run = next(iter(self._store.numbers()), 0)
+        for name in SCHEMAS:
+            table = self._opened(name)
+            try:
+                if from_bucket:
+                    is_by_birth = name in {FINDINGS, HOURS}
+                    table.delete(f"bucket < {from_bucket}" if is_by_birth else f"run < {first_run}")
+                table.optimize.compact(target_size=FILE_BYTES)
+                table.vacuum(dry_run=False)
+            except CommitFailedError:
+                continue  # another writer was faster; the next time will do
 
     def acknowledged(self) -> dict[str, int]:
         """Return the number of open findings that are acknowledged, by verdict."""

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from txcore.errors import UsageError
 from txcore.operator.formatting import iso
 from txcore.records import OpKind
-from txcore_spark.engines.duck_sql import literal
+from txcore_spark.engines.duck_sql import literal, quoted
 from txcore_spark.rows import SCHEMA, Kind
 from txcore_spark.store import Store
 from txcore_spark.tables.schemas import FINDINGS, SCHEMAS
@@ -101,10 +101,11 @@ def _define_landed(connection: duckdb.DuckDBPyConnection, store: Store) -> None:
     manifest = next((each for each in store.newest_first() if each["rows"]), None)
     connection.register("nothing", SCHEMA.empty_table())
     parts = ["SELECT * FROM nothing"]
-    for number, (data, cuts) in enumerate(store.landed(manifest) if manifest else ()):
-        connection.register(f"landed_{number}", data)
-        holds = ["TRUE", *(_CUT.format(**each) for each in cuts)]
-        parts.append(f"SELECT * FROM landed_{number} WHERE {' AND '.join(holds)}")
+    shown = ", ".join(map(quoted, SCHEMA.names))
+    for number, part in enumerate(store.parts(manifest) if manifest else ()):
+        connection.register(f"landed_{number}", part.data)
+        holds = ["TRUE", *(_CUT.format(**each) for each in part.cuts)]
+        parts.append(f"SELECT {shown} FROM landed_{number} WHERE {' AND '.join(holds)}")
     connection.execute(f"CREATE TEMP VIEW landed AS {' UNION ALL '.join(parts)}")
     connection.execute(f"CREATE TEMP VIEW facts AS {_records_of(manifest or {})}")
     connection.execute(f"CREATE TEMP VIEW {RECORDS} AS SELECT * EXCLUDE (tx, place) FROM facts")
