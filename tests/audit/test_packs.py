@@ -97,7 +97,7 @@ def once(function, count_max):
 
 
 def test_a_run_that_was_read_again_is_cut_in_its_pack(duck, bed, tmp_path):
-    """The records behind a gap, which a later run reads again, are not in the pack."""
+    """The records after a gap, which a later run reads again, are not in the pack."""
     audit, store = bed.audit(duck), bed.store()
     bed.write(None, None)
     manifest = audit.incremental()

@@ -54,7 +54,7 @@ def acknowledge(
     transaction: Annotated[str, typer.Argument(metavar="ID", help="The transaction's whole id.")],
     *,
     note: Annotated[str, typer.Option(metavar="TEXT", help="What is known about it; kept with the finding.")],
-    by: Annotated[str, typer.Option(metavar="NAME", help="Who knows it.", show_default="your login name")] = "",
+    by: Annotated[str, typer.Option(metavar="NAME", help="A person's name.", show_default="your login name")] = "",
     config: Config = None,
     as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
     settings: Settings = None,
