@@ -143,7 +143,7 @@ def test_duckdb_holds_nothing_of_a_step_when_the_next_one_begins(bed, duck):
 
 
 def test_only_engines_import_an_engine():
-    """A rule that knew one would need a second copy for the other; comparisons and tables of results have one engine."""
+    """A rule that knew one would need a second copy for the other; comparisons and tables have one engine."""
     found = set()
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
