@@ -45,6 +45,16 @@ class OpKind(enum.IntEnum):
     FORCE = 7  #: an operator's request; with a token, the owner's reply to a request.
     CLAIM = 8  #: a checker owns the partition from here on; the id is the claim's nonce.
     TICK = 9  #: only a place in the log, to be read back; the id is the tick's nonce.
+    COMMITTED = 10  #: an owner's release: decided COMMIT and not published yet. Of final ops the first one wins.
+    RELEASED = 11  #: final: the partition's owner has published the targets, or the message table's relay has.
+
+
+@direct
+class ReleaseBy(enum.IntEnum):
+    """The process that publishes the targets of a half; the numbers are the wire format."""
+
+    PRODUCER = 0
+    OWNER = 1  #: the owner of the half's partition, once it has read COMMITTED back
 
 
 RECORD_OVERHEAD_MAX = 4_096
@@ -72,8 +82,14 @@ Kind = Annotated[int, Meta(ge=1, le=127)]
 FoldedTo = Annotated[int, Meta(ge=-1, le=POSITION_MAX)]
 FinalKind = Annotated[int, Meta(ge=0, le=2)]
 ForcedMark = Annotated[int, Meta(ge=0, le=2)]
+ReleaseMark = Annotated[int, Meta(ge=0, le=1)]
 
-FINAL_KINDS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
+FINAL_KINDS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK, OpKind.RELEASED})
+"""Kinds that end a half; but a ROLLBACK after a COMMITTED ends nothing."""
+DECIDING_KINDS = FINAL_KINDS | {OpKind.COMMITTED}
+"""Kinds of which the first one in log order decides a half, whatever claim its writer had (R7, R17)."""
+UNIQUE_KINDS = DECIDING_KINDS | {OpKind.DISCARD}
+"""Kinds that hold the place of a transaction where the store keeps resolutions unique; see `excludes`."""
 MARK_KINDS = frozenset({OpKind.CLAIM, OpKind.TICK})
 OWNED_KINDS = frozenset({OpKind.CHECKED, OpKind.DECIDED, OpKind.DISCARD})
 """Kinds that count only under the token in force at their place in the log, as replies do; final ops always count."""
@@ -105,7 +121,8 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     `folded_to`; `token` is the claim in force there, `missing` the targets to publish (empty for all). `database` is
     the identity of the database whose fence decides; zeros where it knows none, empty without a fence.
     `may_lack_row` says of a `fenced` half that its listener may have committed without the fence row: without one the
-    listener decides. `release` to `held_at` are reserved. A copy's proof is at op position `proved_at`.
+    listener decides. `release` is a `ReleaseBy`; a copy's `final_at` is the place of the COMMITTED folded into it.
+    `order_key`, `first_position` and `held_at` are reserved. A copy's proof is at op position `proved_at`.
     """
 
     version: int
@@ -129,10 +146,10 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     reason: str = ""
     missing: list[Count] = msgspec.field(default_factory=list)
     database: bytes = b""
-    release: Any = 0
+    release: ReleaseMark = 0
     order_key: Any = b""
     first_position: Any = -1
-    final_at: Any = -1
+    final_at: FoldedTo = -1
     held_at: Any = -1
     may_lack_row: bool = False
     proved_at: FoldedTo = -1
@@ -147,6 +164,11 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     def is_carried(self) -> bool:
         """Whether it is a copy that an owner appended: it keeps the beginning of the immunity, which a resume ends."""
         return bool(self.first_appended_ms or self.age_ms)
+
+    @property
+    def is_by_owner(self) -> bool:
+        """Whether the partition's owner publishes its targets."""
+        return self.release == ReleaseBy.OWNER
 
     @property
     def fence_decides(self) -> bool:
@@ -183,29 +205,6 @@ def is_in_force(op: Op, token: bytes) -> bool:
     Journal ops and replies to requests count only under their writer's claim; all others always do.
     """
     return op.token == token or not (op.kind in OWNED_KINDS or (op.kind == OpKind.FORCE and bool(op.token)))
-
-
-def reply_count(position: int) -> int:
-    """Return the `count` of a reply to the request at *position* of the op log, as the request's name."""
-    return 1 + position % COUNT_MAX
-
-
-def is_reply_to(reply: Op, position: int) -> bool:
-    """Return whether a reply answers the request at *position*; a reply without a name answers any request.
-
-    Another request may come while the first one is being refused. It must neither count as answered nor be forgotten.
-    """
-    return reply.count in {0, reply_count(position)}
-
-
-def is_discard_in_force(op: Op, *, is_decided: bool) -> bool:
-    """Return whether a DISCARD counts: for exhausted checks it does not count after a DECIDED.
-
-    Both may be stored late and in this order, after their writer gave up on each. A checker that reads the DECIDED
-    publishes, so the discard must be void, or a discarded half would be delivered. The other reasons to park do not
-    depend on the answer.
-    """
-    return not is_decided or op.reason != ParkCode.CHECKS_EXHAUSTED
 
 
 @direct

@@ -15,7 +15,9 @@ from txcore.message import LocalTransactionState
 class EndState(enum.Enum):
     """The outcome of a commit or rollback."""
 
-    ACCEPTED = "ACCEPTED"  #: commit: every target is confirmed; rollback: no target will ever exist
+    #: commit: every target is confirmed, or will be: of a half that its owner releases the decision is stored;
+    #: rollback: no target will ever exist
+    ACCEPTED = "ACCEPTED"
     ALREADY_DONE = "ALREADY_DONE"  #: the same end was reached before, by this call's twin or by the checker
     CONFLICT = "CONFLICT"  #: the opposite end holds; this call published nothing, where the store can know
     TOO_LATE = "TOO_LATE"  #: the producer gave way; the checker decides, and was asked to check soon

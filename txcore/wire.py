@@ -1,4 +1,4 @@
-"""The wire format, version 1: MessagePack arrays, payload bytes raw. `docs/wire.md` is its specification.
+"""The wire format, versions 1 and 2: MessagePack arrays, payload bytes raw. `docs/wire.md` is its specification.
 
 Decoding ignores elements after those it knows, so a later txcore may add some. It reads every version up to its own.
 A record of a higher version, or with an op of an unknown kind, is a `NewerRecordError`: not damage, but the work of a
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,7 +21,11 @@ from txcore.ids import ID_BYTES, id_text, known_id
 from txcore.records import Count, Half, IdBytes, LogKind, Op, OpKind, Parked, TargetMessage
 
 VERSION: Final = 1
-"""Version that this txcore writes, and the highest version that it reads."""
+"""Version of the records that use nothing newer."""
+OWNER_VERSION: Final = 2
+"""Version of the records of an owner's release: a half that its owner releases, a COMMITTED, a RELEASED."""
+VERSION_READ_MAX: Final = 2
+"""Highest version that this txcore reads."""
 VERSION_MAX: Final = 255
 """Highest possible version; a higher number is damage."""
 HEADER_ID: Final = "txcore-id"
@@ -88,6 +93,7 @@ _newer_decoders: Final[dict[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decode
 }
 _ELEMENTS: Final[dict[tuple[type, str], type]] = {(Half, "messages"): TargetMessage, (_OpRecord, "ops"): Op}
 _INDEX: Final = re.compile(r"\[(\d+)\]")
+_kind_of: Final = attrgetter("kind")
 _KIND_KNOWN_MAX: Final = max(int(kind) for kind in OpKind)
 _R = TypeVar("_R", Half, HalfHead, _OpRecord, Parked, _MessageRecord)
 
@@ -166,7 +172,8 @@ def decode_head(body: bytes) -> HalfHead:
 
 def encode_ops(ops: Sequence[Op]) -> bytes:
     """Return one op record that holds *ops*, one or many (a merged record)."""
-    return _encode(_OpRecord(VERSION, list(ops)))
+    newest = max(map(_kind_of, ops), default=0)
+    return _encode(_OpRecord(VERSION if newest < OpKind.COMMITTED else OWNER_VERSION, list(ops)))
 
 
 def decode_ops(body: bytes) -> list[Op]:
@@ -180,7 +187,7 @@ def decode_ops(body: bytes) -> list[Op]:
     for op in ops:
         if op.kind > _KIND_KNOWN_MAX:
             text = f"op kind {op.kind} is unknown to this txcore; a newer txcore reads it"
-            raise NewerRecordError(text, version=VERSION)
+            raise NewerRecordError(text, version=VERSION_READ_MAX)
     return ops
 
 
@@ -256,10 +263,10 @@ def _decode(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> _R:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse_newer(decoder, body, what)
         raise WireFormatError(f"{len(body)} bytes are not {what}: {_by_name(str(error), decoder.type)}") from error
-    if record.version != VERSION:
+    if record.version > VERSION_READ_MAX:
         _refuse_newer(decoder, body, what)
-    if not 1 <= record.version <= VERSION:
-        raise WireFormatError(f"{what} of version {record.version}; this txcore reads 1 to {VERSION}")
+    if not 1 <= record.version <= VERSION_READ_MAX:
+        raise WireFormatError(f"{what} of version {record.version}; this txcore reads 1 to {VERSION_READ_MAX}")
     return record
 
 
@@ -279,8 +286,8 @@ def _refuse_newer(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) 
         return
     if signed is not None:
         text = f"{what} is signed with key {signed.key!r}; open the broker with the group's signing_keys to read it"
-    elif VERSION < head.version <= VERSION_MAX:
-        text = f"{what} of version {head.version}; this txcore reads up to {VERSION}, a newer txcore reads it"
+    elif VERSION_READ_MAX < head.version <= VERSION_MAX:
+        text = f"{what} of version {head.version}; this txcore reads up to {VERSION_READ_MAX}, a newer txcore reads it"
     else:
         return
     known = msgspec.structs.asdict(head) | {"version": head.version if signed is None else signed.version}

@@ -8,6 +8,7 @@ from typing import TypeVar
 from txcore import wire
 from txcore.errors import WireFormatError
 from txcore.ids import id_text
+from txcore.op_rules import is_discard_in_force, is_reply_to
 from txcore.records import (
     FINAL_KINDS,
     Checkpoint,
@@ -15,9 +16,7 @@ from txcore.records import (
     LogRecord,
     Op,
     OpKind,
-    is_discard_in_force,
     is_in_force,
-    is_reply_to,
 )
 
 T = TypeVar("T")
@@ -77,13 +76,15 @@ def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
     Args:
         journal: The ops of this transaction that count, in log order, as (position, op).
     """
-    count, decided, request, requested_at = 0, 0, False, -1
+    count, decided, request, requested_at, committed_at = 0, 0, False, -1, -1
     for position, op in journal:
         if position > copy.folded_to:
             break
         is_current = op.generation == copy.generation
-        if op.kind in FINAL_KINDS or (op.kind == OpKind.DISCARD and op.generation >= copy.generation):
-            if op.kind in FINAL_KINDS or is_discard_in_force(op, is_decided=bool(decided)):
+        if op.kind == OpKind.COMMITTED or (op.kind == OpKind.ROLLBACK and committed_at >= 0):
+            committed_at = position if committed_at < 0 else committed_at
+        elif op.kind in FINAL_KINDS or (op.kind == OpKind.DISCARD and op.generation >= copy.generation):
+            if op.kind in FINAL_KINDS or is_discard_in_force(op, is_decided=bool(decided) or committed_at >= 0):
                 return f"is folded to op {copy.folded_to}; {OpKind(op.kind).name} at op {position} closed it"
         elif op.kind == OpKind.FORCE and is_current:
             if not op.token:
@@ -97,9 +98,11 @@ def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
     lacks = f"is folded to op {copy.folded_to} and lacks"
     if copy.count < count:
         return f"{lacks} a check: it counts {copy.count} of {count}"
-    if decided and copy.decided != decided and not _is_decided_at(journal, copy.folded_to):
+    if 0 <= committed_at < copy.folded_to and copy.final_at != committed_at:
+        return f"{lacks} the COMMITTED at op {committed_at}"
+    if decided and copy.final_at < 0 and copy.decided != decided and not _is_decided_at(journal, copy.folded_to):
         return f"{lacks} the decision {OpKind(decided).name}"
-    if request and requested_at < copy.folded_to and not decided:
+    if request and requested_at < copy.folded_to and not decided and committed_at < 0:
         return f"{lacks} the request at op {requested_at}"
     return ""
 
@@ -116,6 +119,7 @@ def _closings(
     """Return per id (final?, highest DISCARD in force), the ops that count, and the token in force at the bound."""
     closed: dict[bytes, tuple[bool, int]] = {}
     decided: set[bytes] = set()
+    committed: set[bytes] = set()
     journals: dict[bytes, list[tuple[int, Op]]] = {}
     token = token_at = b""
     for position, record in ops:
@@ -132,10 +136,12 @@ def _closings(
             identity = op.transaction_id
             journals.setdefault(identity, []).append((position, op))
             final, discarded = closed.get(identity, (False, -1))
-            if op.kind in FINAL_KINDS:
+            if op.kind == OpKind.COMMITTED and not final:
+                committed.add(identity)
+            elif op.kind in FINAL_KINDS and not (op.kind == OpKind.ROLLBACK and identity in committed):
                 closed[identity] = (True, discarded)
             elif op.kind == OpKind.DECIDED:
                 decided.add(identity)
-            elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=identity in decided):
+            elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=identity in decided | committed):
                 closed[identity] = (final, max(discarded, op.generation))
     return closed, journals, token_at

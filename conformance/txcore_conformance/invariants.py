@@ -1,8 +1,8 @@
 """The invariants, by id, with their predicates: one list for the simulator, the conformance oracle and the demo.
 
 A `Facts` holds what is known about one transaction: its journey through the logs, its targets, what the database
-says, and how many causes for a duplicate the history holds. `judge` returns every violation of S1 to S10, S12 and
-S13 and, at rest, L1. S11 concerns a checkpoint and the logs: see `checkpoint_bounds`. L2, L3 and L4 are properties of
+says, and how many causes for a duplicate the history holds. `judge` returns every violation of S1 to S10, S12 to
+S14 and, at rest, L1. S11 concerns a checkpoint and the logs: see `checkpoint_bounds`. L2, L3 and L4 are properties of
 whole runs; tests and the simulator check them where they arise and report them under these ids.
 """
 
@@ -19,8 +19,9 @@ from txcore.audit.verdicts import Verdict
 from txcore.digest import digest_of
 from txcore.history.journey import Journey
 from txcore.ids import id_text
+from txcore.op_rules import outcome_of
 from txcore.records import (
-    FINAL_KINDS,
+    DECIDING_KINDS,
     OpKind,
     ParkCode,
     TargetMessage,
@@ -46,6 +47,7 @@ class Invariant(enum.Enum):
     S11 = "a checkpoint never passes an undecided half, nor an op of a half at or after it"
     S12 = "the promised order is kept"
     S13 = "a delayed message is never early, and never sent once its cancel has committed"
+    S14 = "what an owner releases has a COMMITTED as its first final op, which the owner has read back"
     L1 = "after faults end every half is decided or parked in bounded time"
     L2 = "a stuck transaction blocks no other"
     L3 = "two checkers at once change nothing but duplicates"
@@ -176,14 +178,15 @@ _Broken: TypeAlias = Callable[[Invariant, str], None]
 
 def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
     journey = facts.journey
-    finals = [op for _, op in journey.ops if op.kind in FINAL_KINDS]
-    if len({op.kind for op in finals}) > 1:
+    finals = [op for _, op in journey.ops if op.kind in DECIDING_KINDS]
+    outcomes = [outcome_of(op.kind) for op in finals]
+    if len(set(outcomes)) > 1:
         is_refused = finals[0].kind == OpKind.ROLLBACK and not facts.targets
         if not is_refused and not facts.has_contrary_caller:
             broken(Invariant.S1, f"final ops {[OpKind(op.kind).name for op in finals]}")
-    if finals and journey.final != finals[0].kind:
+    if journey.final and finals and journey.final != outcomes[0]:
         broken(Invariant.S1, f"taken for {OpKind(journey.final).name}; the first final op says otherwise")
-    if promises.resolution_is_unique and len(finals) > 1:
+    if promises.resolution_is_unique and len(finals) > 1 + (finals[0].kind == OpKind.COMMITTED if finals else 0):
         broken(Invariant.S1, f"{len(finals)} final ops on a store that keeps resolutions unique")
     is_overridden = journey.overrides > 0
     if journey.final and facts.local is not Local.UNKNOWN and not is_overridden:
@@ -227,8 +230,20 @@ def _judge_targets(facts: Facts, promises: Promises, broken: _Broken) -> None:
     if declared:
         for target in facts.targets:
             judge_payload(target, declared[target.index] if target.index < len(declared) else None, broken)
+    _judge_owner(facts, broken)
     if promises.atomic_release and not facts.is_via_table:
         _judge_order(facts.targets, broken)
+
+
+def _judge_owner(facts: Facts, broken: _Broken) -> None:
+    """Judge what an owner is to release: its publisher, and whether it was decided before (R17)."""
+    half = facts.journey.half
+    if half is None or not half.is_by_owner or facts.is_via_table:
+        return
+    if any(target.by.startswith("p:") for target in facts.targets):
+        broken(Invariant.S14, "published by its producer, although its owner releases it")
+    if facts.journey.final == OpKind.COMMIT and facts.journey.committed_at < 0:
+        broken(Invariant.S14, "published without a COMMITTED")
 
 
 def _judge_digest(facts: Facts, broken: _Broken) -> None:

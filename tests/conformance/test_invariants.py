@@ -63,11 +63,22 @@ def journey(*ops, halves=1, parked=(), journaled=0):
     return made
 
 
+def owned(*ops):
+    """Return the journey of a half that its partition's owner releases."""
+    made = journey(*ops)
+    made.halves = [replace(half(), version=2, release=1)]
+    made.final = 0
+    for position, each in enumerate(ops):
+        made.end(each.kind, Position(position))
+    return made
+
+
 def op(kind, **fields):
     """Return an op of the transaction."""
     return Op(kind, A, **fields)
 
 
+COMMITTED_OP, RELEASED = op(OpKind.COMMITTED), op(OpKind.RELEASED)
 COMMIT, ROLLBACK = op(OpKind.COMMIT), op(OpKind.ROLLBACK)
 DISCARD = op(OpKind.DISCARD, reason=ParkCode.CHECKS_EXHAUSTED)
 REQUEST = op(OpKind.FORCE, forced=Forced.YES, decision=OpKind.COMMIT)
@@ -101,6 +112,8 @@ FAULTLESS = {
         )
     ),
     "committed": Facts(journey(COMMIT), **COMMITTED),
+    "committed for an owner and released by it": Facts(owned(COMMITTED_OP, RELEASED), **COMMITTED),
+    "committed for an owner, and sent by the message table": Facts(owned(RELEASED), **BY_TABLE),
     "rolled back": Facts(journey(ROLLBACK), local=Local.ROLLED_BACK),
     "parked": Facts(journey(DISCARD, parked=[ParkCode.CHECKS_EXHAUSTED]), unknown_answers=3),
     "duplicate with a cause": Facts(
@@ -143,7 +156,8 @@ def test_an_allowed_history_breaks_nothing(what):
     assert [] == broken(FAULTLESS[what], Promises())
 
 
-S1, S2, S3, S4, S5, S6, S7, S8, S9, S10, S12, S13 = (f"S{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13))
+S1, S2, S3, S4, S5, S6, S7, S8, S9, S10 = (f"S{n}" for n in range(1, 11))
+S12, S13, S14 = (f"S{n}" for n in (12, 13, 14))
 BREACHES = {
     "two ends": (Facts(journey(COMMIT, ROLLBACK), **COMMITTED), Promises(), [S1]),
     "one end twice on a store that keeps it unique": (Facts(journey(COMMIT, COMMIT), **COMMITTED), ATOMIC, [S1]),
@@ -249,6 +263,19 @@ BREACHES = {
         ATOMIC,
         [S8],
     ),
+    "published by its producer, not by its owner": (
+        Facts(owned(COMMITTED_OP, RELEASED), [target(0, headers={"h": "v", "txcore-by": "p:1"}), target(1)]),
+        ATOMIC,
+        [S14],
+    ),
+    "published without a COMMITTED": (Facts(owned(RELEASED), BOTH), ATOMIC, [S14]),
+    "committed for an owner and rolled back": (Facts(owned(COMMITTED_OP, ROLLBACK, RELEASED), BOTH), Promises(), [S1]),
+    "released twice on a store that keeps it unique": (
+        Facts(owned(COMMITTED_OP, RELEASED, RELEASED), BOTH),
+        ATOMIC,
+        [S1],
+    ),
+    "committed for an owner and never released": (Facts(owned(COMMITTED_OP), **COMMITTED), ATOMIC, ["L1", S2]),
     "undecided at rest": (Facts(journey()), ATOMIC, ["L1"]),
 }
 
@@ -364,6 +391,6 @@ class TestCopy:
 
 
 def test_the_list_is_complete():
-    """The invariants are S1 to S13 and L1 to L4, as documents, simulator and oracle name them."""
-    assert [f"S{n}" for n in range(1, 14)] + [f"L{n}" for n in range(1, 5)] == [each.name for each in Invariant]
+    """The invariants are S1 to S14 and L1 to L4, as documents, simulator and oracle name them."""
+    assert [f"S{n}" for n in range(1, 15)] + [f"L{n}" for n in range(1, 5)] == [each.name for each in Invariant]
     assert all(each.value[0].islower() for each in invariants.Invariant)

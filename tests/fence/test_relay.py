@@ -255,7 +255,7 @@ def test_row_that_is_no_message_is_parked_at_once(bench):
 def test_row_of_a_newer_txcore_waits_for_an_upgraded_relay(bench, monkeypatch):
     """A row of a newer txcore uses up no try and delays only its key, until an upgraded relay sends it."""
     with monkeypatch.context() as patch:
-        patch.setattr(wire, "VERSION", 2)
+        patch.setattr(wire, "VERSION", 3)
         newer = bench.put(key=b"a", body=b"newer")
     bench.put(key=b"a", body=b"next")
     bench.put(key=key_elsewhere(b"a"), body=b"other")
@@ -268,7 +268,7 @@ def test_row_of_a_newer_txcore_waits_for_an_upgraded_relay(bench, monkeypatch):
     assert (bench.bodies(), relay.parked(), relay.stats().refused) == ([b"other"], [], 0)
     assert "a newer txcore reads it" in relay.stats().newer
     assert looks()[0]["transaction_id"] == newer
-    monkeypatch.setattr(wire, "VERSION", 2)
+    monkeypatch.setattr(wire, "VERSION_READ_MAX", 3)
     upgraded = bench.relay()
     upgraded.run_once()
     assert (bench.bodies(), upgraded.stats().newer) == ([b"other", b"newer", b"next"], "")

@@ -54,7 +54,7 @@ HALVES = [
     Half(1, A, "g", 0, 0, 5, 100, 0, 3, fenced=True, by="p", messages=MESSAGES),
     Half(1, A, "g", 0, 2, 5, 0, 7, 3, True, "p", MESSAGES, 9, 8, 7, 6, 1, b"t" * 16, "anna: r", [1]),
 ]
-OPS = [Op(kind, A, 1, "c", 5, b"t" * 16, 2, 1, 2, "why") for kind in OpKind]
+OPS = [Op(kind, A, 1, "c", 5, b"t" * 16, 2, 1, 2, "why") for kind in OpKind if kind < OpKind.COMMITTED]
 PARKED = [Parked(1, A, 0, code, "r", 3, "c", 5, b"t" * 16, b"half", [1]) for code in ParkCode]
 
 
@@ -71,6 +71,21 @@ class TestRecords:
         """Each version reads the other's op records, also merged ones."""
         assert previous.decode_ops(wire.encode_ops(OPS)) == [as_previous(op) for op in OPS]
         assert wire.decode_ops(previous.encode_ops([as_previous(op) for op in OPS])) == OPS
+
+    @pytest.mark.parametrize("kind", [OpKind.COMMITTED, OpKind.RELEASED])
+    def test_an_older_reader_stops_at_an_op_of_an_owners_release(self, kind):
+        """A merged record with one op of an owner's release has version 2: an older reader takes none of its ops."""
+        body = wire.encode_ops([*OPS, Op(kind, A)])
+        with pytest.raises(previous.WireFormatError, match="version 2"):
+            previous.decode_ops(body)
+        assert [*OPS, Op(kind, A)] == wire.decode_ops(body)
+
+    def test_an_older_reader_stops_at_a_half_that_its_owner_releases(self):
+        """A half that its owner releases has version 2, also as a copy: an older reader would publish it at once."""
+        half = Half(2, A, "g", 0, 0, 5, 100, 0, 3, fenced=True, by="p", messages=MESSAGES, release=1, final_at=4)
+        with pytest.raises(previous.WireFormatError, match="version 2"):
+            previous.decode_half(wire.encode_half(half))
+        assert half == wire.decode_half(wire.encode_half(half))
 
     @pytest.mark.parametrize("parked", PARKED, ids=lambda each: each.code)
     def test_parked_records(self, parked):
@@ -124,9 +139,9 @@ class World:
             patch.setattr(wire, "VERSION", version)
             return self.producer.send_message_in_transaction(Message("t", b"A")).transaction_id
 
-    def upgrade(self, version=2):
+    def upgrade(self, version=3):
         """Use this wire version from now on."""
-        self.patch.setattr(wire, "VERSION", version)
+        self.patch.setattr(wire, "VERSION_READ_MAX", version)
 
     def check(self):
         """Let a new checker judge the halves that are due."""
@@ -259,18 +274,18 @@ class TestFencedListener:
 
 def test_a_newer_half_is_listed_as_such(world):
     """A newer half is listed with its version beside other halves, and every decision about it is refused."""
-    newer, old = world.send(version=2), world.send()
+    newer, old = world.send(version=3), world.send()
     rows = {each.transaction_id: each for each in world.operator.pending()}
-    assert {newer: 2, old: 0} == {identity: each.newer_version for identity, each in rows.items()}
+    assert {newer: 3, old: 0} == {identity: each.newer_version for identity, each in rows.items()}
     journey = world.operator.show(newer)
-    assert ("pending", 2) == (
+    assert ("pending", 3) == (
         journey.state,
         to_json.pending(journey, world.clock.wall_ms())["newer_version"],
     )
     for verb in planning.Verb:
         plan = planning.plan(verb, journey, None, override=False)
         assert (planning.Step.REFUSED, True) == (plan.step, "a newer txcore" in plan.text)
-    with pytest.raises(TransactionStateError, match="a newer txcore, in wire version 2; upgrade"):
+    with pytest.raises(TransactionStateError, match="a newer txcore, in wire version 3; upgrade"):
         world.operator.rollback(newer, "why not")
     with pytest.raises(TransactionStateError, match="pending already"):
         world.operator.resume(newer)
@@ -281,7 +296,7 @@ class TestPoisonOfANewerTxcore:
 
     def test_it_is_resumed_under_its_own_id_after_the_upgrade(self, world):
         """The half is delivered once, with its own id and immunity, and its entry is closed for ever."""
-        identity = world.send(version=2)
+        identity = world.send(version=3)
         name = world.park_as_poison()
         world.upgrade()
         world.operator.resume(name, "upgraded")
@@ -297,7 +312,7 @@ class TestPoisonOfANewerTxcore:
 
     def test_a_resume_that_did_not_close_the_entry_is_repeated_without_a_second_delivery(self, world):
         """A resume whose process died before it closed the entry may be repeated; the half is delivered once."""
-        world.send(version=2)
+        world.send(version=3)
         name = world.park_as_poison()
         world.upgrade()
         with world.patch.context() as patch:
@@ -316,7 +331,7 @@ class TestPoisonOfANewerTxcore:
     def test_a_half_that_its_producer_ended_is_not_delivered_again(self, world):
         """A half is not delivered again if its producer's COMMIT came before the resume."""
         with world.patch.context() as patch:
-            patch.setattr(wire, "VERSION", 2)
+            patch.setattr(wire, "VERSION", 3)
             patch.setattr(world.listener, "execute_local_transaction", lambda *_: LocalTransactionState.COMMIT)
             world.producer.send_message_in_transaction(Message("t", b"A"))
         name = world.park_as_poison()
@@ -327,7 +342,7 @@ class TestPoisonOfANewerTxcore:
 
     def test_before_the_upgrade_a_resume_names_the_remedy(self, world):
         """Before the upgrade, resume and rollback are refused with the remedy, and the entry stays."""
-        world.send(version=2)
+        world.send(version=3)
         name = world.park_as_poison()
         with pytest.raises(TransactionStateError, match="upgrade this one, then resume it"):
             world.operator.resume(name)
@@ -337,7 +352,7 @@ class TestPoisonOfANewerTxcore:
 
     def test_a_decision_is_made_about_the_half_not_about_the_entry(self, world):
         """A decision about the entry is refused, because its rollback could discard a committed transaction."""
-        identity = world.send(version=2)
+        identity = world.send(version=3)
         name = world.park_as_poison()
         world.upgrade()
         journey = world.operator.show(name)
@@ -357,7 +372,7 @@ class TestPoisonOfANewerTxcore:
 
 def test_a_newer_half_parked_under_its_own_id_is_resumed_after_the_upgrade(world):
     """A half that the setting `newer_records = "park"` has parked is resumed after the upgrade."""
-    identity = world.send(version=2)
+    identity = world.send(version=3)
     record = world.broker.log("g", LogKind.HALF, 0)[-1]
     world.park(identity, ParkCode.NEWER, record.body)
     (entry,) = world.operator.parked()
@@ -422,4 +437,4 @@ def test_a_lost_half_with_a_journaled_commit_is_committed_off_the_list(world):
 def test_a_newer_op_record_is_distinguished_from_damage():
     """An op record of a higher version with an unknown kind is newer, not damaged."""
     with pytest.raises(NewerRecordError):
-        wire.decode_ops(msgspec.msgpack.encode(["txo", 2, [[10, A]]]))
+        wire.decode_ops(msgspec.msgpack.encode(["txo", 3, [[13, A]]]))

@@ -99,5 +99,7 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
         proved_at=-1,
         token=token,
         missing=list(extras.missing or ()),
+        final_at=extras.final_at,
+        version=max(half.version, wire.OWNER_VERSION if pending.is_committed else wire.VERSION),
         **kept_by_copy(tenure, half, pending),
     )

@@ -43,7 +43,8 @@ class CoverageGap:
     @staticmethod
     def mark_copy(pending: Pending, half: Half) -> None:
         """Have a copy parked that names no place of its journal: its writer had found such a gap."""
-        if half.is_carried and half.folded_to < 0 and not (half.decided or pending.terms.fenced):
+        is_decided = half.decided or pending.is_committed or pending.terms.fenced
+        if half.is_carried and half.folded_to < 0 and not is_decided:
             pending.note(park=(ParkCode.COVERAGE_GAP, "the op log had lost its beginning when this copy was made"))
 
     def holds_checkpoint(self) -> bool:
@@ -55,7 +56,10 @@ class CoverageGap:
 
     def may_hide_ops_of(self, pending: Pending) -> bool:
         """Return whether the end of a half that has no fence may be among the lost ops."""
-        if self._before_ms is None or pending.terms.fenced or pending.decision:
+        if self._before_ms is None or pending.terms.fenced:
+            return False
+        # A COMMITTED after the gap need not be the first final op.
+        if pending.decision and pending.extras.final_at < self._kept_from:
             return False
         begins = pending.extras.copied_from
         if pending.generation if begins is None else begins[0] >= self._kept_from:

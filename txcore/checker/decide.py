@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from txcore.enums import direct
-from txcore.records import Half, Op, ParkCode, is_discard_in_force
+from txcore.op_rules import is_discard_in_force
+from txcore.records import POSITION_MAX, Half, Op, OpKind, ParkCode
 
 AT_ONCE_MS: Final = 0.0
 """Time, in milliseconds, at which the next step of a judgement is due: in its own sweep, however long a step took."""
@@ -49,6 +50,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         copied_ms: Append time of the newest copy, where that is not the start of immunity.
         park: The reason why it cannot be checked at all.
         poison: The raw bytes of a record that is no half.
+        final_at: The op position of its COMMITTED: it is decided, and its owner publishes it; -1 without one.
+        is_taken: Whether the store, which keeps resolutions unique, has said that it has a COMMITTED.
         is_unproven: Whether it was read from a copy that has no proof, and represents a half that nothing else is known
             of; see `copy_proofs`.
     """
@@ -67,6 +70,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     park: tuple[ParkCode, str] | None = None
     poison: bytes | None = None
     is_unproven: bool = False
+    final_at: int = -1
+    is_taken: bool = False
 
 
 NO_EXTRAS: Final = Extras()
@@ -79,6 +84,7 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
         fenced: The fence decides it alone.
         database: The identity of the fence's database. For a half that is not `fenced`: a row there decides it, and
             without a row the listener does.
+        is_by_owner: The owner of its partition publishes it.
     """
 
     immunity_ms: float
@@ -86,6 +92,7 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
     check_max: int
     fenced: bool
     database: bytes = b""
+    is_by_owner: bool = False
 
     @property
     def asks_fence(self) -> bool:
@@ -136,11 +143,22 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
         """The generation under which it continues: its own, unless a DISCARD holds that one's place."""
         return self.generation + self.extras.outdone_count
 
-    def is_closed_by(self, discard: Op) -> bool:
-        """Return whether a DISCARD under the claim in force is about this generation, and in force."""
+    def is_closed_by(self, discard: Op, position: int = POSITION_MAX) -> bool:
+        """Return whether a DISCARD under the claim in force, at *position*, is about this generation, and in force."""
         later = discard.generation - self.generation
         is_meant = later == 0 or (later > 0 and not needs_copy(discard))
-        return is_meant and is_discard_in_force(discard, is_decided=self.is_journaled)
+        is_decided = self.is_journaled or 0 <= self.extras.final_at <= position
+        return is_meant and is_discard_in_force(discard, is_decided=is_decided)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether its COMMITTED was read back as the first final op, here or by the writer of a copy (R17)."""
+        return self.extras.final_at >= 0
+
+    def commit(self, position: int) -> None:
+        """Note its COMMITTED."""
+        self.decision = OpKind.COMMIT
+        self.note(final_at=position)
 
     @property
     def is_unreadable(self) -> bool:
@@ -217,6 +235,8 @@ def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
         return Decision.WAIT
     if pending.extras.park is not None:
         return Decision.PARK
+    if pending.is_committed:  # its producer has ended it
+        return Decision.FINISH
     if now_ms < pending.immune_until_ms:
         return Decision.WAIT
     if pending.decision:

@@ -1,4 +1,8 @@
-"""The end of a decided half: its targets are published, then its final op is written (R3)."""
+"""The end of a decided half: its targets are published, then its final op is written (R3).
+
+A half that its owner releases needs a COMMITTED first, which is read back as the first final op in log order (R17).
+Only a half whose messages the message table's relay has sent is ended without one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from txcore.checker import op_writing, retry_backoff
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
 from txcore.history.parked_entries import closed_record
+from txcore.op_rules import outcome_of
 from txcore.records import OpKind, Outcome, ParkCode, Status
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
@@ -21,8 +26,14 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
     if not tenure.may_write or pending.is_closed:
         return
     kind, began_s = OpKind(pending.decision), context.clock.elapsed_s()
+    is_commit = kind is OpKind.COMMIT
+    if is_commit and (half.is_by_owner or pending.is_committed):
+        if _lacks_committed(pending):
+            yield from _commit(tenure, pending)
+            return
+        kind = OpKind.RELEASED
     targets: Sequence[int] = ()
-    if kind is OpKind.COMMIT:
+    if is_commit:
         missing = pending.extras.missing
         targets = range(len(half.messages)) if missing is None else missing
     closed = b""
@@ -31,21 +42,43 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
         before = pending.generation - 1
         closed = closed_record(pending.transaction_id, before, context.by, context.clock.wall_ms(), tenure.token)
     outcome = yield op_writing.resolution(
-        tenure, pending, kind, half=half, targets=targets, parked=closed, forced=pending.extras.forced
+        tenure,
+        pending,
+        kind,
+        half=half,
+        targets=targets,
+        parked=closed,
+        position=pending.extras.final_at,
+        forced=pending.extras.forced,
     )
     status = outcome.status
     if status is Status.DURABLE:
         pending.note(missing=())
         pending.due_ms = tenure.now_ms() + context.limits.read_back_s * 1000
         identity, took_s, trace = half.transaction_id, context.clock.elapsed_s() - began_s, trace_of(half)
-        context.report.event(names.HALF_FINISHED, transaction_id=identity, end=kind.name, took_s=took_s, trace=trace)
-        context.counts[kind.name.lower()] += 1
-    elif status is Status.REFUSED and kind is OpKind.COMMIT and outcome.missing:
+        end = OpKind(outcome_of(kind)).name
+        context.report.event(names.HALF_FINISHED, transaction_id=identity, end=end, took_s=took_s, trace=trace)
+        context.counts[end.lower()] += 1
+    elif status is Status.REFUSED and is_commit and outcome.missing:
         _refused(tenure, pending, outcome)
     else:
         op_writing.went_well(tenure, pending, outcome)
-        if status is Status.UNKNOWN and kind is OpKind.COMMIT:
+        if status is Status.UNKNOWN and is_commit:
             pending.note(missing=outcome.missing)
+
+
+def _lacks_committed(pending: Pending) -> bool:
+    """Return whether nothing of a half that is decided COMMIT may be published yet, nor said to be.
+
+    After the message table's relay no COMMITTED is written: a successor would publish the messages a second time.
+    """
+    return not pending.is_committed and pending.extras.missing != ()
+
+
+def _commit(tenure: Tenure, pending: Pending) -> Flow[None]:
+    """Write COMMITTED; it is acted upon once read back, after the next tick."""
+    if (yield from op_writing.write(tenure, pending, OpKind.COMMITTED, forced=pending.extras.forced)):
+        pending.due_ms = AT_ONCE_MS
 
 
 def _refused(tenure: Tenure, pending: Pending, outcome: Outcome) -> None:

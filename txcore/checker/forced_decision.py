@@ -8,7 +8,8 @@ from txcore.checker.tenure import Tenure
 from txcore.errors import InMessageTableError, WrongDatabaseError, sentence_of
 from txcore.fence import FenceAnswer
 from txcore.history.force_rules import Consent, consent_of
-from txcore.records import FINAL_KINDS, Forced, OpKind, reply_count
+from txcore.op_rules import reply_count
+from txcore.records import FINAL_KINDS, Forced, OpKind
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 

@@ -24,7 +24,8 @@ def terms_for(context: CheckContext, half: Half) -> Terms:
     immunity_min_ms = 0.0 if half.generation else context.limits.immunity_min_s * 1000  # A resumed half has had it.
     interval_ms, check_max = half.interval_ms or policy.interval_s * 1000, half.check_max or policy.check_max
     database = half.database or (NO_DATABASE if half.may_lack_row else b"")
-    return terms_of(max(half.immunity_ms, immunity_min_ms), interval_ms, check_max, half.fence_decides, database)
+    immunity_ms = max(half.immunity_ms, immunity_min_ms)
+    return terms_of(immunity_ms, interval_ms, check_max, half.fence_decides, database, half.is_by_owner)
 
 
 class Beginnings:

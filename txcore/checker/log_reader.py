@@ -18,7 +18,7 @@ from txcore.checker import newer_records
 from txcore.checker.checkpoint import noted_in
 from txcore.checker.copy_proofs import UNPROVEN_REASON, CopyProofs, plain_of
 from txcore.checker.coverage_gap import CoverageGap
-from txcore.checker.decide import Pending, unreadable
+from txcore.checker.decide import AT_ONCE_MS, Pending, unreadable
 from txcore.checker.immunity import Beginnings, terms_for
 from txcore.checker.log_end import AskedEnd
 from txcore.checker.lost_halves import LostHalves
@@ -81,6 +81,7 @@ class LogReader:
         """Forget ops without a half, once the half log has said that none is to come; not of one that is gone."""
         op_read = self.passed_end()
         strange = 0 if op_read is None else self._tenure.state.drop_orphans(op_read, self.lost.missing)
+        self.lost.park_strays()
         if strange:
             self._context.report.event(names.OP_WITHOUT_HALF, partition=self._tenure.partition, count=strange)
         if self._tenure.state.early_ops:
@@ -184,7 +185,8 @@ class LogReader:
             return False  # `_take_half` deals with it
         is_ours = head.group == self._context.group and head.partition == self._tenure.partition
         self.lost.found(head.transaction_id, head.generation)
-        return is_ours and self._tenure.state.read_ended(record.position, head.transaction_id, head.generation)
+        may_be_committed, place = head.version >= wire.OWNER_VERSION, (record.position, head.transaction_id)
+        return is_ours and self._tenure.state.read_ended(*place, head.generation, may_be_committed=may_be_committed)
 
     def _take(self, record: LogRecord) -> bool:
         """Fold a half record; returns False before the proof of a copy was fetched."""
@@ -270,7 +272,7 @@ class LogReader:
             generation=half.generation,
             terms=terms,
             immune_until_ms=start_ms + terms.immunity_ms,
-            due_ms=start_ms + terms.immunity_ms,
+            due_ms=AT_ONCE_MS if half.final_at >= 0 else start_ms + terms.immunity_ms,
             count=half.count,
             decision=half.decided,
             is_journaled=bool(half.decided),
@@ -278,6 +280,8 @@ class LogReader:
         )
         if copied_ms != start_ms:
             pending.note(copied_ms=copied_ms)
+        if half.final_at >= 0:
+            pending.commit(half.final_at)
         self.gap.mark_copy(pending, half)
         if half.forced:
             pending.note(forced=half.forced)

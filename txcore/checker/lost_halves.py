@@ -12,6 +12,10 @@ from txcore.errors import DataLossError
 from txcore.records import LogKind, ParkCode, Position
 from txcore.runtime.commands import Flow
 
+STRAY: Final = (
+    "COMMITTED, and gone from the half log before its owner had released it; the database has the row of what is to be "
+    "sent"
+)
 UNREAD: Final = "undecided at the last checkpoint, and gone from the half log since; the database knows its outcome"
 READ: Final = "undecided, and gone from the half log since it was read; the database knows its outcome"
 
@@ -56,6 +60,20 @@ class LostHalves:
             self._lost.append(pending)
             state.read_half(position, pending)
         self.missing.clear()
+
+    def park_strays(self) -> None:
+        """Have each half parked that has a COMMITTED in the op log and is gone from a half log that lost its beginning.
+
+        Any other one had ended, or was parked, before a checkpoint passed it.
+        """
+        state = self._tenure.state
+        strays, state.strays = state.strays, []
+        at = Position(state.half_read or 0)
+        for identity, generation, position in strays if self._log_begins else ():
+            pending = unreadable(identity, at, generation, ParkCode.LOST, STRAY, b"")
+            pending.commit(position)
+            self._lost.append(pending)
+            state.read_half(at, pending)
 
     def look_for(self, pending: Pending) -> Flow[None]:
         """Have a half parked whose record is gone, if the half log begins after it."""

@@ -14,7 +14,7 @@ from txcore.runtime.commands import Flow
 def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[None]:
     """Confirm the parked record, then write DISCARD; an undeliverable half's decision comes first."""
     context, identity = tenure.context, pending.transaction_id
-    if code is ParkCode.UNDELIVERABLE and not pending.is_journaled:
+    if code is ParkCode.UNDELIVERABLE and not (pending.is_journaled or pending.is_committed):
         yield from op_writing.journal_decision(tenure, pending, OpKind.COMMIT, forced=pending.extras.forced)
         return
     half = None if pending.is_unreadable else (yield from tenure.logs.half_of(pending))
@@ -36,7 +36,8 @@ def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[
     if not context.backend.capabilities.atomic_release:
         tenure.state.note_entry(identity, pending.next_generation)
     record = wire.encode_parked(parked)
-    if (yield from op_writing.write(tenure, pending, OpKind.DISCARD, half=half, parked=record, reason=code)):
+    places = {"half": half, "parked": record, "reason": code, "position": pending.extras.final_at}
+    if (yield from op_writing.write(tenure, pending, OpKind.DISCARD, **places)):
         pending.due_ms = tenure.now_ms() + context.limits.read_back_s * 1000
         context.report.event(names.HALF_PARKED, transaction_id=identity, code=code, reason=reason)
         context.report.discard(half, reason)

@@ -2,7 +2,7 @@
 
 `PartitionState` answers three questions: which halves are undecided, which of them is due next, and how far a
 checkpoint may go. Ops written by checkers count only under the claim in force at their place in the op log; final
-ops always count, and the first one wins.
+ops and COMMITTED always count, and the first one wins. A COMMITTED closes nothing: its half waits for its owner (R17).
 
 The two logs may be read in any interleaving, and the result is the same. An op that is read before its half waits for
 it (an orphan). The journal of a copy begins where its writer folded it: until that part was read again (`look_back`),
@@ -14,18 +14,27 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from txcore.checker.decide import AT_ONCE_MS, Pending, needs_copy
-from txcore.checker.due_queue import DueQueue
-from txcore.checker.read_halves import ReadHalf, ReadHalves
-from txcore.records import FINAL_KINDS, MARK_KINDS, Checkpoint, Op, OpKind, Position, is_in_force, is_reply_to
+from txcore.checker.decide import AT_ONCE_MS, Pending
+from txcore.checker.due_halves import DueHalves
+from txcore.checker.early_ops import end_in, entry_left, is_early, needs_order
+from txcore.checker.read_halves import ReadHalf
+from txcore.op_rules import is_reply_to, outcome_of
+from txcore.records import (
+    DECIDING_KINDS,
+    FINAL_KINDS,
+    MARK_KINDS,
+    Checkpoint,
+    Op,
+    OpKind,
+    Position,
+    is_in_force,
+)
 
-STALE_MAX: Final = 10_000
-"""Most times kept of halves that are no longer due, beyond as many as there are undecided halves."""
 NOWHERE: Final = (-1, b"")
 """Before every place of an op log."""
 
 
-class PartitionState(ReadHalves):
+class PartitionState(DueHalves):
     """See the module. One thread at a time.
 
     Attributes:
@@ -33,6 +42,7 @@ class PartitionState(ReadHalves):
         early_ops: Ops that wait for their half, with their positions, by transaction id.
         conflicts: (kind of the final op that holds, later one that contradicts it).
         ended_parked: (transaction id, generation) of entries whose halves ended after all.
+        strays: (transaction id, generation, position) of each COMMITTED that was dropped without a half.
     """
 
     def __init__(self, checkpoint: Checkpoint | None = None) -> None:
@@ -41,6 +51,7 @@ class PartitionState(ReadHalves):
         self.token, self.half_read, self.op_read = begun.token, begun.half, begun.op
         self.conflicts: list[tuple[int, Op]] = []
         self.ended_parked: list[tuple[bytes, int]] = []
+        self.strays: list[tuple[bytes, int, Position]] = []
         self.reread = -1  #: the last half record that was read here
         self.early_ops: dict[bytes, list[tuple[Position, Op]]] = {}
         self._entries: dict[bytes, int] = {}  #: of undecided halves: the generation of an entry that may be stored
@@ -51,7 +62,6 @@ class PartitionState(ReadHalves):
         self._first_token = self.token
         #: Of the newest checkpoint; the bounds of later ones do not lie before it.
         self._op_bound = -1 if self.op_read is None else self.op_read
-        self._due = DueQueue()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -88,26 +98,30 @@ class PartitionState(ReadHalves):
         ops, seen = self.early_ops.pop(identity, ()), self._known(identity)
         assert seen is not None
         for position, op in ops:
-            if _is_early(op, seen):
+            if is_early(op, seen):
                 self.early_ops.setdefault(identity, []).append((position, op))
             else:
                 self._take(seen, position, op)
 
-    def read_ended(self, position: Position, identity: bytes, generation: int) -> bool:
+    def read_ended(
+        self, position: Position, identity: bytes, generation: int, *, may_be_committed: bool = False
+    ) -> bool:
         """Fold a half record whose end was read before it, as most are when a log is read again.
 
-        Returns False for every other one, which is left to `read_half`.
+        Returns False for every other one, which is left to `read_half`; also for one with a ROLLBACK that may come
+        after a COMMITTED.
         """
         ops = self.early_ops.get(identity)
-        if ops is None or ops[0][1].kind not in FINAL_KINDS:
+        end = None if ops is None else end_in(ops)
+        if ops is None or end is None or (may_be_committed and end.kind == OpKind.ROLLBACK):
             return False
         self.half_read = self.reread = position
         del self.early_ops[identity]
-        seen = ReadHalf(position, identity, generation, min(each[0] for each in ops), ops[0][1].kind)
+        seen = ReadHalf(position, identity, generation, min(each[0] for each in ops), outcome_of(end.kind))
         self._add(seen)
         self._newest[identity] = seen
         entry = max((op.generation for _, op in ops if op.kind == OpKind.DISCARD), default=-1)
-        self._report_entry(identity, max(entry, _entry_left(ops[0][1], generation)))
+        self._report_entry(identity, max(entry, entry_left(end, generation)))
         return True
 
     def _open(self, seen: ReadHalf, pending: Pending) -> None:
@@ -120,10 +134,15 @@ class PartitionState(ReadHalves):
         """Highest generation and count, earliest start; a closed half stays closed up to its generation."""
         current = known.pending
         if current is None:
-            if known.closed_by in FINAL_KINDS or seen.generation <= known.generation:
+            # A copy knows of a COMMITTED before that ROLLBACK, where retention has removed it.
+            was_committed = known.closed_by == OpKind.ROLLBACK and new.is_committed
+            has_ended = known.closed_by in FINAL_KINDS or seen.generation <= known.generation
+            if has_ended and not was_committed:
                 seen.closed_by = known.closed_by
                 return
             # A decision made while it was closed is not kept here, so the copy is judged by the log.
+            if known.final_at >= 0 and new.extras.look_back is None:
+                new.commit(known.final_at)
             self._open(seen, new)
             return
         # What is known of it rests on no record that counts: it was lost, or only a copy without a proof was read.
@@ -138,6 +157,8 @@ class PartitionState(ReadHalves):
                 new.begin_by(current.start_ms)
                 if not (self._lacks_ops and new.extras.copied_from):
                     new.note(look_back=current.extras.look_back)
+            if current.is_committed and new.extras.look_back is None:  # else its journal is folded in log order
+                new.commit(current.extras.final_at)
             if current.is_journaled and not new.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
                 new.note(forced=current.extras.forced)
@@ -147,6 +168,8 @@ class PartitionState(ReadHalves):
             return
         copied_ms = new.copied_ms
         seen.pending = current
+        if new.is_committed:
+            self._commit(current, new.extras.final_at)
         current.position = seen.position
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
@@ -154,7 +177,7 @@ class PartitionState(ReadHalves):
             current.set_terms(new.terms)
             self.schedule(current, current.immune_until_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
-        if new.is_journaled and current.decision != new.decision:
+        if new.is_journaled and (current.decision != new.decision or current.is_committed):
             current.note(forced=new.extras.forced)
             self._journal(current, new.decision)  # the copy holds the first one of all
         if (new.extras.copied_from or NOWHERE) > (current.extras.copied_from or NOWHERE):
@@ -180,7 +203,7 @@ class PartitionState(ReadHalves):
             if seen is not None and op.kind == OpKind.DISCARD:
                 self._note_discard(seen, op)
             return False
-        if seen is None or _is_early(op, seen):
+        if seen is None or is_early(op, seen):
             self.early_ops.setdefault(op.transaction_id, []).append((position, op))
         else:
             self._take(seen, position, op)
@@ -190,14 +213,20 @@ class PartitionState(ReadHalves):
         """Fold an op into the half that it is about."""
         self._note_op(seen, position)
         pending = seen.pending
-        if op.kind in FINAL_KINDS:
-            if pending is not None:
-                self._end(pending, op)
-            elif seen.closed_by == OpKind.DISCARD:
-                seen.closed_by = op.kind
-                self.ended_parked.append((op.transaction_id, seen.generation))
-            else:
+        if op.kind in DECIDING_KINDS:
+            if pending is not None and needs_order(pending, op):
+                self.schedule(pending, AT_ONCE_MS)  # looking back folds its whole journal in log order
+            elif pending is not None:
+                self._end(pending, op, position)
+            elif seen.closed_by != OpKind.DISCARD:
                 self._report_conflict(seen.closed_by, op)
+            elif op.kind == OpKind.COMMITTED:
+                seen.final_at = position if seen.final_at < 0 else min(seen.final_at, position)
+            elif op.kind == OpKind.ROLLBACK and 0 <= seen.final_at <= position:
+                self._report_conflict(OpKind.COMMIT, op)
+            else:
+                seen.closed_by = outcome_of(op.kind)
+                self.ended_parked.append((op.transaction_id, seen.generation))
         elif pending is not None and pending.extras.look_back is None:
             self._fold(pending, op, position)
         elif op.kind == OpKind.DISCARD:
@@ -223,7 +252,7 @@ class PartitionState(ReadHalves):
             return
         if not pending.is_closed:
             self._fold(pending, op, position, token)
-        elif op.kind in FINAL_KINDS and (seen := self._known(pending.transaction_id)) is not None:
+        elif op.kind in DECIDING_KINDS and (seen := self._known(pending.transaction_id)) is not None:
             self._take(seen, position, op)
 
     def _note_op(self, seen: ReadHalf, position: Position) -> None:
@@ -233,10 +262,10 @@ class PartitionState(ReadHalves):
 
     def _fold(self, pending: Pending, op: Op, position: int, token: bytes | None = None) -> None:
         kind = op.kind
-        if kind in FINAL_KINDS:
-            self._end(pending, op)
+        if kind in DECIDING_KINDS:
+            self._end(pending, op, position)
         elif kind == OpKind.DISCARD:
-            if pending.is_closed_by(op):
+            if pending.is_closed_by(op, position):
                 self.close(pending, kind)
                 self._newest[pending.transaction_id].generation = op.generation
             elif op.generation >= pending.generation:
@@ -260,11 +289,11 @@ class PartitionState(ReadHalves):
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
 
     def _journal(self, pending: Pending, decision: int) -> None:
-        pending.decision, pending.is_journaled = decision, True
+        pending.decision, pending.is_journaled = OpKind.COMMIT if pending.is_committed else decision, True
         self.schedule(pending, AT_ONCE_MS)
 
     def _report_conflict(self, first: int, op: Op) -> None:
-        if first in FINAL_KINDS and first != op.kind:
+        if first in FINAL_KINDS and first != outcome_of(op.kind):
             self.conflicts.append((first, op))
 
     def close(self, pending: Pending, kind: int) -> None:
@@ -272,7 +301,8 @@ class PartitionState(ReadHalves):
         pending.is_closed = True
         seen = self._newest.get(pending.transaction_id)
         if seen is not None and seen.pending is pending:
-            seen.closed_by, seen.pending = kind, None
+            seen.closed_by, seen.pending = outcome_of(kind), None
+            seen.final_at = pending.extras.final_at
             self.pending_count -= 1
         entry = self._entries.pop(pending.transaction_id, -1)
         if kind in FINAL_KINDS:
@@ -295,9 +325,24 @@ class PartitionState(ReadHalves):
         elif seen.pending is not None and op.generation >= seen.generation:
             self.note_entry(op.transaction_id, op.generation)
 
-    def _end(self, pending: Pending, op: Op) -> None:
-        """Close a half with its final op; an earlier generation was parked, and its entry may still be open."""
-        entry = _entry_left(op, pending.generation)
+    def _commit(self, pending: Pending, position: int) -> None:
+        """Note that a half is decided COMMIT by the COMMITTED at *position*, so that its owner publishes it (R17)."""
+        if not pending.is_committed or position < pending.extras.final_at:
+            pending.commit(position)
+            self.schedule(pending, AT_ONCE_MS)
+
+    def _end(self, pending: Pending, op: Op, position: int) -> None:
+        """Close a half with its final op; an earlier generation was parked, and its entry may still be open.
+
+        The first of these ops in log order holds. When a copy's journal is read again, earlier ones come later.
+        """
+        if op.kind == OpKind.COMMITTED:
+            self._commit(pending, position)
+            return
+        if op.kind == OpKind.ROLLBACK and 0 <= pending.extras.final_at <= position:
+            self._report_conflict(OpKind.COMMIT, op)
+            return
+        entry = entry_left(op, pending.generation)
         if entry >= 0:
             self.note_entry(pending.transaction_id, entry)
         self.close(pending, op.kind)
@@ -306,37 +351,7 @@ class PartitionState(ReadHalves):
         if generation >= 0:
             self.ended_parked.append((identity, generation))
 
-    # -- due halves ----------------------------------------------------------------------------------------------
-
-    def schedule(self, pending: Pending, due_ms: float) -> None:
-        """Set when *pending* is looked at next."""
-        pending.due_ms = due_ms
-        self._due.push(due_ms, pending.transaction_id)
-        if len(self._due) > STALE_MAX + 2 * self.pending_count:
-            self._due.keep(lambda due_ms, identity: self._waiting(due_ms, identity) is not None)
-
-    def next_due_ms(self) -> float | None:
-        """Return when the next half is due, or None."""
-        while (first := self._due.first()) is not None:
-            if self._waiting(*first) is not None:
-                return first[0]
-            self._due.pop()
-        return None
-
-    def _waiting(self, due_ms: float, identity: bytes) -> Pending | None:
-        """Return the half that is due at that time; None if that has changed since it was scheduled."""
-        seen = self._newest.get(identity)
-        pending = None if seen is None else seen.pending
-        return None if pending is None or pending.due_ms != due_ms or pending.is_busy else pending
-
-    def take_due(self, now_ms: float, count_max: int) -> list[Pending]:
-        """Remove and return at most *count_max* halves due at *now_ms*, earliest first."""
-        due: dict[bytes, Pending] = {}  # It may be in the queue twice for one time (a NUDGE): it is taken once.
-        while len(due) < count_max and (first := self._due.first()) is not None and first[0] <= now_ms:
-            self._due.pop()
-            if (pending := self._waiting(*first)) is not None:
-                due[pending.transaction_id] = pending
-        return list(due.values())
+    # -- orphans -------------------------------------------------------------------------------------------------
 
     def drop_orphans(self, op_read: int, kept: Container[bytes] = ()) -> int:
         """Forget ops up to *op_read* that still wait for their half, but for ids that are *kept*.
@@ -355,6 +370,8 @@ class PartitionState(ReadHalves):
             for position, op in ops:
                 if position <= op_read and op.kind in FINAL_KINDS and live_from is not None and position > live_from:
                     self._report_entry(identity, op.generation)
+            if ops[0][1].kind == OpKind.COMMITTED and end_in(ops) is None:
+                self.strays.append((identity, ops[0][1].generation, ops[0][0]))
             self.early_ops[identity] = [each for each in ops if each[0] > op_read]
             if not self.early_ops[identity]:
                 del self.early_ops[identity]
@@ -377,19 +394,3 @@ class PartitionState(ReadHalves):
             while self._claims and self._claims[0][0] < position:
                 self._first_token = self._claims.pop(0)[1]
         return self._first_token
-
-
-def _is_early(op: Op, seen: ReadHalf) -> bool:
-    """Return whether *op* is about a later half than *seen*, the newest that was read; a final op ends all of them."""
-    if op.generation <= seen.generation or op.kind in FINAL_KINDS or seen.closed_by in FINAL_KINDS:
-        return False
-    return seen.pending is None or op.kind != OpKind.DISCARD or needs_copy(op)
-
-
-def _entry_left(op: Op, generation: int) -> int:
-    """Return the generation of the entry that a half of this generation leaves when *op* ends it, or -1 for none.
-
-    An owner's final op comes with the record that closes the entries of the generations before its own.
-    """
-    closed = op.generation - 1 if op.token else -1
-    return generation - 1 if generation - 1 > closed else -1

@@ -34,6 +34,7 @@ class ReadHalf(msgspec.Struct, gc=False):
     pending: Pending | None = None  #: None once it is closed
     left_out: int = 0
     first_op_left_out: Position | None = None
+    final_at: int = -1  #: of a half that is parked: the place of its COMMITTED
 
 
 class ReadHalves:

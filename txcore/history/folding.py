@@ -9,8 +9,9 @@ from txcore import wire
 from txcore.errors import NewerRecordError, WireFormatError
 from txcore.history.journey import Journey
 from txcore.ids import known_id
+from txcore.op_rules import is_discard_in_force
 from txcore.records import (
-    FINAL_KINDS,
+    DECIDING_KINDS,
     Forced,
     Half,
     LogRecord,
@@ -18,7 +19,6 @@ from txcore.records import (
     OpKind,
     ParkCode,
     Parked,
-    is_discard_in_force,
     is_in_force,
 )
 
@@ -103,11 +103,11 @@ def _fold(journey: Journey, record: LogRecord, op: Op, token: bytes) -> None:
         return
     if op.kind == OpKind.FORCE and op.token:
         journey.replies.append((record.position, op))
-    if op.kind in FINAL_KINDS | {OpKind.DECIDED} and op.forced:
+    if op.kind in DECIDING_KINDS | {OpKind.DECIDED} and op.forced:
         journey.forced += 1
         journey.overrides += op.forced == Forced.OVERRIDE
-    if op.kind in FINAL_KINDS:
-        journey.final = journey.final or op.kind
+    if op.kind in DECIDING_KINDS:
+        journey.end(op.kind, record.position)
     elif op.kind == OpKind.DISCARD and is_discard_in_force(op, is_decided=journey.was_decided_at(record.position)):
         journey.discarded_generation = max(journey.discarded_generation, op.generation)
         if op.reason == ParkCode.CHECKS_EXHAUSTED:

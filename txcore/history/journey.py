@@ -15,7 +15,8 @@ from txcore.history.parked_entries import (
     why_unreadable,
 )
 from txcore.ids import TransactionId, born_ms
-from txcore.records import Half, Op, OpKind, ParkCode, Parked, Position, is_reply_to
+from txcore.op_rules import is_reply_to, outcome_of
+from txcore.records import Half, Op, OpKind, ParkCode, Parked, Position
 from txcore.signed_records import SIGNED_VERSION
 
 
@@ -39,7 +40,8 @@ class Journey:
     closed_generation: int = -1  #: everything parked up to here was dismissed, or resumed and ended
     newer_version: int = 0  #: the highest wire version of its halves, if that is above ours
     newer_generation: int = -1  #: the highest generation among those
-    final: int = 0
+    final: int = 0  #: COMMIT once its targets are published, or ROLLBACK
+    committed_at: int = -1  #: the place of its COMMITTED, if that came first: decided, and its owner is to release it
     count: int = 0
     journaled: int = 0  #: the decision of the first DECIDED in force
     copied_decision: int = 0  #: the decision in a copy whose journal held a DECIDED
@@ -64,9 +66,20 @@ class Journey:
         self.half_times_ms.append(appended_ms)
         if half.decided and not (self.journaled or self.copied_decision):
             self.copied_decision, self.decided_by = half.decided, half.forced
+        if half.final_at >= 0 and self.committed_at < 0:
+            self.committed_at = half.final_at
         if half.count or self.checked:
             self.checked[half.generation] = max(self.checked.get(half.generation, 0), half.count)
             self.count = self.checked.get(self.generation, 0)
+
+    def end(self, kind: int, position: int) -> None:
+        """Add a final op or a COMMITTED, in log order: the first one holds, and a COMMITTED ends nothing."""
+        if self.final:
+            return
+        if kind == OpKind.COMMITTED:
+            self.committed_at = position if self.committed_at < 0 else self.committed_at
+        elif kind != OpKind.ROLLBACK or self.committed_at < 0:
+            self.final = outcome_of(kind)
 
     def add_parked(self, entry: Parked) -> None:
         """Add a parked record, in log order: a CLOSED applies to those before it."""
@@ -78,7 +91,10 @@ class Journey:
 
     @property
     def state(self) -> str:
-        """The state: committed, rolled back, parked, pending, or unknown where the half is gone."""
+        """The state: committed, rolled back, parked, pending, or unknown where the half is gone.
+
+        Until its owner has released it, a half with a COMMITTED is pending or parked, see `awaits_release`.
+        """
         if self.final:
             return "committed" if self.final == OpKind.COMMIT else "rolled back"
         if self.is_parked:
@@ -107,11 +123,18 @@ class Journey:
     @property
     def decided(self) -> int:
         """COMMIT or ROLLBACK once that is journaled, in the op log or in a copy; else 0."""
-        return self.journaled or self.copied_decision
+        return OpKind.COMMIT if self.committed_at >= 0 else self.journaled or self.copied_decision
+
+    @property
+    def awaits_release(self) -> bool:
+        """Whether it is committed, and its owner has not released it; it may be parked."""
+        return self.committed_at >= 0 and not self.final
 
     def was_decided_at(self, position: int) -> bool:
         """Return whether a DECIDED in force comes before *position*, as far as ops and copies show."""
-        return bool(self.journaled) or any(half.decided and half.folded_to <= position for half in self.halves)
+        if self.journaled or 0 <= self.committed_at <= position:
+            return True
+        return any(half.decided and half.folded_to <= position for half in self.halves)
 
     @property
     def is_parked(self) -> bool:

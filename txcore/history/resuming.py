@@ -26,7 +26,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> Half:
     if half is None or journey.is_newer:
         raise TransactionStateError(f"{id_text(journey.transaction_id)} cannot be resumed: {why_no_half(journey)}")
     was_unread = entry is not None and entry.code in {*STRANGE_CODES, ParkCode.NEWER}
-    decided, forced = journey.decided, journey.decided_by
+    decided, forced = journey.journaled or journey.copied_decision, journey.decided_by
     if not decided and half.decided:
         decided, forced = half.decided, half.forced  # in what was parked; the logs no longer show it
     generation = max(journey.discarded_generation, journey.closed_generation, journey.generation, half.generation) + 1
@@ -44,6 +44,8 @@ def next_generation(journey: Journey, by: str, reason: str) -> Half:
         token=journey.token_before,
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
         missing=list(entry.missing) if entry is not None else half.missing,
+        final_at=journey.committed_at,
+        version=max(half.version, wire.OWNER_VERSION if journey.committed_at >= 0 else wire.VERSION),
     )
     try:
         wire.decode_half(wire.encode_half(copy))  # a record that its reader refuses would only be parked again

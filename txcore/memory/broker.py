@@ -14,11 +14,13 @@ from txcore import wire
 from txcore.backends.holdings import Holdings
 from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, HalfRefusedError, MessageRejectedError, UsageError
-from txcore.memory.profile import STRONG, UNIQUE_KINDS, Faults, Profile
+from txcore.memory.profile import STRONG, Faults, Profile
+from txcore.op_rules import excludes
 from txcore.port import Claim as ClaimPort
 from txcore.records import (
+    DECIDING_KINDS,
     DURABLE,
-    FINAL_KINDS,
+    UNIQUE_KINDS,
     Checkpoint,
     HalfRecord,
     LogKind,
@@ -253,7 +255,9 @@ class MemoryBroker:
             return None
         final = self.finals.get((group, op.transaction_id))
         holder = self.resolved.get((group, op.transaction_id, op.generation), final)
-        return None if holder is None else Outcome(Status.SUPERSEDED, decision=holder)
+        if holder is None or not excludes(holder, op.generation, op):
+            return None
+        return Outcome(Status.SUPERSEDED, decision=holder)
 
     def fenced(self, group: str, partition: int, op: Op, claim: ClaimPort | None) -> Outcome | None:
         """Return the refusal of an op from a checker that another one has replaced, or None."""
@@ -268,11 +272,21 @@ class MemoryBroker:
                 self.resolved.setdefault((group, op.transaction_id, op.generation), op.kind)
                 if self.profile.capabilities.resolution_kept_s is not None:
                     self._ended_ms[group, op.transaction_id] = self.clock.wall_ms()
-            if op.kind in FINAL_KINDS:
+            if op.kind in DECIDING_KINDS:
                 self.finals.setdefault((group, op.transaction_id), op.kind)
-            if op.kind == OpKind.CLAIM:
-                self._owners[group, partition] = op.token
+            if op.kind > OpKind.ROLLBACK:
+                self._note_owner(group, partition, op)
         return self.append(group, LogKind.OP, partition, wire.encode_ops(ops))
+
+    def _note_owner(self, group: str, partition: int, op: Op) -> None:
+        """Note the owner that a CLAIM names, and an owner's op that takes the place of a COMMITTED."""
+        place, identity = (group, op.transaction_id, op.generation), (group, op.transaction_id)
+        if op.kind == OpKind.CLAIM:
+            self._owners[group, partition] = op.token
+        elif op.kind in UNIQUE_KINDS and self.resolved[place] == OpKind.COMMITTED:
+            self.resolved[place] = op.kind
+        if op.kind == OpKind.RELEASED and self.finals[identity] == OpKind.COMMITTED:
+            self.finals[identity] = op.kind
 
     # -- membership -------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from txcore.records import FINAL_KINDS, Capabilities, Checkpoint, LogKind, OpKind
+from txcore.records import Capabilities, Checkpoint, LogKind
 
-UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 PARTITION_COUNT_DEFAULT: Final = 4
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from txcore import arguments, ranges
 from txcore.errors import ConfigError
 from txcore.fence import AnyFence
 from txcore.message_table import Mode, ModeName
+from txcore.records import ReleaseBy
 
+ReleaseName = Literal["producer", "owner"]
+"""Name of a `ReleaseBy`."""
 HALF_DEADLINE_MIN_S: Final = 0.001
 HALF_DEADLINE_MAX_S: Final = 60.0
 
@@ -26,6 +29,18 @@ def mode_of(mode: ModeName, fence: AnyFence | None) -> Mode:
     if chosen is not Mode.HALF and fence is None:
         raise ConfigError(f"mode {mode!r} needs a fence: the message table is in its database", key="mode")
     return chosen
+
+
+def release_of(release: ReleaseName) -> ReleaseBy:
+    """Return the process that releases, by this name.
+
+    Raises:
+        ConfigError: it is no such name.
+    """
+    known = {each.name.lower(): each for each in ReleaseBy}
+    if not isinstance(release, str) or release not in known:
+        raise ConfigError(f"release is one of {', '.join(known)}, not {release!r}", key="release")
+    return known[release]
 
 
 def require_half_deadline(half_deadline_s: object) -> None:

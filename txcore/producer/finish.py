@@ -8,6 +8,7 @@ from typing import Final
 from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
 from txcore.fence import NO_DATABASE, AnyFence, FenceAnswer, FenceReading
 from txcore.ids import id_text, known_id
+from txcore.op_rules import outcome_of
 from txcore.producer.transaction import LocalTransaction, Phase
 from txcore.records import Op, OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState
@@ -86,7 +87,7 @@ def end_result(transaction_id: bytes, kind: OpKind, outcome: Outcome) -> EndResu
     if outcome.status is Status.DURABLE:
         return EndResult(EndState.ACCEPTED, identity)
     if outcome.status is Status.SUPERSEDED:
-        if outcome.decision == kind:
+        if outcome_of(outcome.decision) == kind:
             return EndResult(EndState.ALREADY_DONE, identity)
         late = outcome.decision == OpKind.DISCARD
         return EndResult(EndState.TOO_LATE if late else EndState.CONFLICT, identity, outcome.error)
@@ -115,9 +116,16 @@ def ran_local(transaction: LocalTransaction, began_s: float, state: str) -> None
 
 
 def resolution_of(transaction: LocalTransaction, kind: OpKind, wall_ms: int) -> Resolution:
-    """Return the op of *kind*, with all targets if it commits."""
+    """Return the op of *kind*, with all targets if it commits.
+
+    Where the partition's owner releases the half, the producer's COMMITTED takes the place of both, and is settled only
+    when it is durable (R17).
+    """
     half, by = transaction.half, transaction.context.by
     assert half is not None
+    if transaction.is_by_owner and kind is OpKind.COMMIT:
+        op = Op(OpKind.COMMITTED, half.transaction_id, half.generation, by, wall_ms)
+        return Resolution(half, op, (), b"", by, flush=True)
     op = Op(kind, half.transaction_id, half.generation, by, wall_ms)
     return Resolution(half, op, range(len(half.messages)) if kind is OpKind.COMMIT else (), b"", by)
 

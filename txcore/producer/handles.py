@@ -87,4 +87,5 @@ def attach(context: ProducerContext, handle: str) -> LocalTransaction:
         is_via_table=unpacked.is_via_table,
         database=half.database,
         must_look=half.fence_decides,
+        is_by_owner=half.is_by_owner,
     )

@@ -19,7 +19,7 @@ from txcore.message_table import CancelState, Mode, ModeName
 from txcore.port import GROUP_TIMEOUT_S, Backend
 from txcore.producer import transaction_flow as flow
 from txcore.producer.admission import Places
-from txcore.producer.arguments import BlockOnly, mode_of, require_half_deadline, require_kinds
+from txcore.producer.arguments import BlockOnly, ReleaseName, mode_of, release_of, require_half_deadline, require_kinds
 from txcore.producer.base import TransactionBase
 from txcore.producer.finish import end
 from txcore.producer.group_join import UNREACHED, Joining
@@ -93,6 +93,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
         mode: ModeName = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
         listener_fences: bool = False,
+        release: ReleaseName = "producer",
         plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
@@ -129,6 +130,7 @@ class ProducerBase(Generic[ListenerT, FenceT]):
             capabilities.resolution_kept_s,
             listener_fences,
             None if fence is None else reporter.forgot_fence,
+            release_of(release),
         )
         self._backend = backend
         self._listener = listener
@@ -183,6 +185,9 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
         listener_fences: Your promise that the listener calls `transaction.fence(connection)` in each database
             transaction that it commits. The fence alone then decides its halves. Without the promise a half with no
             fence row is left to `check_local_transaction`. A broken promise and a crash together lose the message.
+        release: "producer": the producer publishes the targets. "owner": it stores its decision, and the checker that
+            owns the half's partition publishes them. Then ACCEPTED says that the decision is durable: the message will
+            be delivered, or is visibly parked. Without a checker nothing is delivered.
         plugins: Notified of events, such as `txcore.integrations.opentelemetry.Tracing`; see `hookspecs`.
 
     Thread safe. A forked child must make its own producer. Use it by `with`; the end of the block is `close`.
@@ -209,6 +214,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
         mode: ModeName = "half",
         half_deadline_s: float = HALF_DEADLINE_S,
         listener_fences: bool = False,
+        release: ReleaseName = "producer",
         plugins: Sequence[object] = (),
         clock: Clock | None = None,
         randomness: Randomness | None = None,
@@ -225,6 +231,7 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
             mode=mode,
             half_deadline_s=half_deadline_s,
             listener_fences=listener_fences,
+            release=release,
             plugins=plugins,
             clock=clock,
             randomness=randomness,

@@ -28,9 +28,9 @@ from txcore.message import (
     require_valid_delay,
     validate_message,
 )
-from txcore.message_table import Mode, TableRow, lane_of
+from txcore.message_table import Mode
 from txcore.producer.group_join import Joining
-from txcore.records import Half, HalfRecord, OpKind, TargetMessage
+from txcore.records import Half, HalfRecord, OpKind, ReleaseBy, TargetMessage
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
 from txcore.runtime.instrumentation import ProducerReporter
@@ -63,6 +63,7 @@ class ProducerContext:
         breaker, half_deadline_s: In mode auto: when to try the broker, and how long a half may take there.
         listener_fences: The user has promised that the listener commits nothing without the fence row.
         forgot_fence: Reports that a listener has committed without the fence row.
+        release: The process that publishes the targets of halves: their producer, or the owner of their partition.
         joining: In mode auto: asks for `partition_count`, which is 0 until the broker has answered for the first time.
     """
 
@@ -84,6 +85,7 @@ class ProducerContext:
     arbitrates_s: float | None = None
     listener_fences: bool = False
     forgot_fence: Callable[[bytes], None] | None = None
+    release: ReleaseBy = ReleaseBy.PRODUCER
 
     def has_joined(self) -> bool:
         """Return whether the group's number of partitions is known; if it is not, ask again without waiting."""
@@ -107,6 +109,7 @@ class LocalTransaction(msgspec.Struct):
         notice: An error to report beside the result.
         must_look: The fence is read before targets are published, as nothing here proves that the row is there.
         delays: The delays of its messages, by their index; None where none is delayed.
+        is_by_owner: Its half is released by the partition's owner: its end publishes nothing.
     """
 
     context: ProducerContext
@@ -128,6 +131,7 @@ class LocalTransaction(msgspec.Struct):
     asked: OpKind | None = None
     result: EndResult | None = None
     delays: dict[int, Delay] | None = None
+    is_by_owner: bool = False
 
     def __repr__(self) -> str:
         """Return the class, the id and the phase."""
@@ -299,6 +303,8 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
         transaction.phase = Phase.FAILED
         raise _too_large(context, messages, body)
     transaction.half = half = HalfRecord(context.group, transaction.partition, identity, 0, body, messages)
+    if context.release:
+        transaction.is_by_owner = True
     return half
 
 
@@ -329,6 +335,9 @@ def make_halves(
             continue
         transaction.half = half = HalfRecord(group, partition, identity, 0, body, messages)
         halves.append(half)
+    if context.release:
+        for transaction in transactions:
+            transaction.is_by_owner = True
     return halves, errors
 
 
@@ -350,7 +359,7 @@ def _envelope(transaction: LocalTransaction) -> Half:
         immunity_s, interval_s, check_max = policy.immunity_s, policy.interval_s, policy.check_max
     transaction.immunity_s = immunity_s
     return Half(
-        wire.VERSION,
+        wire.OWNER_VERSION if context.release else wire.VERSION,
         transaction.identity,
         context.group,
         transaction.partition,
@@ -363,6 +372,7 @@ def _envelope(transaction: LocalTransaction) -> Half:
         context.by,
         transaction.messages,
         database=transaction.database,
+        release=context.release,
         may_lack_row=transaction.may_lack_row,
     )
 
@@ -371,28 +381,3 @@ def row_digest(transaction: LocalTransaction) -> bytes:
     """Return the digest for the fence row of *transaction*; empty if its fence takes none."""
     fence = transaction.context.fence
     return digest_of(transaction.messages) if fence is not None and fence.digests else b""
-
-
-def table_rows(transaction: LocalTransaction, now_ms: int = 0) -> list[TableRow]:
-    """Return the rows of the message table for *transaction*, in the order of publishing.
-
-    Args:
-        now_ms: The database's time, for delays that count from now.
-    """
-    identity, group = transaction.identity, transaction.context.group
-    dues = {index: each.due_ms(now_ms) for index, each in (transaction.delays or {}).items()}
-    return [
-        TableRow(
-            identity,
-            index,
-            lane_of(group, message.key, identity),
-            wire.encode_message(_due(message, dues[index]) if index in dues else message),
-            due_ms=dues.get(index, 0),
-        )
-        for index, message in enumerate(transaction.messages)
-    ]
-
-
-def _due(message: TargetMessage, due_ms: int) -> TargetMessage:
-    """Return the message with the header that says when it was due."""
-    return msgspec.structs.replace(message, headers={**message.headers, wire.HEADER_DUE: str(due_ms)})

@@ -33,7 +33,8 @@ from txcore.fence import AnyFence
 from txcore.message import LocalTransactionState
 from txcore.message_table import CancelState, Mode
 from txcore.producer.finish import end, ran_local, require, resolution_of
-from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, make_half, row_digest, table_rows
+from txcore.producer.table_rows import table_rows
+from txcore.producer.transaction import LocalTransaction, Phase, ProducerContext, make_half, row_digest
 from txcore.records import HalfRecord, OpKind, Outcome, Status
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import Switch

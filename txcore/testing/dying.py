@@ -14,6 +14,7 @@ import msgspec
 
 from txcore.errors import ConfigError
 from txcore.memory import MemoryBroker
+from txcore.op_rules import outcome_of
 from txcore.records import HalfRecord, OpKind, Outcome, Resolution, Status
 from txcore.runtime import drivers
 from txcore.runtime.commands import Call, Timed
@@ -92,7 +93,7 @@ def _is_publishing(moment: str, command: Any, _: Any) -> bool:
 
 
 def _commits(command: Any) -> bool:
-    return isinstance(command, Resolution) and command.op is not None and command.op.kind == OpKind.COMMIT
+    return isinstance(command, Resolution) and command.op is not None and outcome_of(command.op.kind) == OpKind.COMMIT
 
 
 _BEFORE: dict[str, Callable[[str, Any, Any], bool]] = {

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from txcore import wire
 from txcore.checker import look_back as looking
 from txcore.checker import read_halves
 from txcore.checker.checkpoint import checkpoint_of
@@ -15,8 +16,8 @@ from txcore.checker.partition_state import PartitionState
 from txcore.checker.tenure import Tenure
 from txcore.records import Checkpoint, Half, Op, OpKind, Position
 from txcore.runtime.commands import Flow
+from txcore_conformance.refine.whole import COMMITTED
 
-TERMS: Final = terms_of(0.0, 1000.0, 3, fenced=False)
 NOTE_SIZE_MAX: Final = 0
 _IS_TIMED: Final = "now_s" in inspect.signature(PartitionState.read_op).parameters
 _LOOKS_AT_PLACES: Final = "position" in inspect.signature(PartitionState.look_back).parameters
@@ -27,18 +28,21 @@ OpenState = tuple[int, int, int, Op | None]
 def read_half(state: PartitionState, place: int, half: Half) -> None:
     """Read one half as the log reader does."""
     position = Position(place)
-    if state.early_ops and state.read_ended(position, half.transaction_id, half.generation):
+    record = (position, half.transaction_id, half.generation)
+    if state.early_ops and state.read_ended(*record, may_be_committed=half.version >= wire.OWNER_VERSION):
         return
     decided = half.decided
     pending = Pending(
         transaction_id=half.transaction_id,
         position=place,
         generation=half.generation,
-        terms=TERMS,
+        terms=terms_of(0.0, 1000.0, 3, fenced=False, is_by_owner=half.is_by_owner),
         count=half.count,
         decision=decided,
         is_journaled=bool(decided),
     )
+    if half.final_at >= 0:
+        pending.commit(half.final_at)
     state.read_half(position, pending, half.folded_to, half.token)
 
 
@@ -113,7 +117,7 @@ def open_states(state: PartitionState) -> dict[bytes, OpenState]:
 
 def state_of(pending: Pending) -> OpenState:
     """Return the state of one half, in the same form."""
-    decided = pending.decision if pending.is_journaled else 0
+    decided = COMMITTED if pending.is_committed else pending.decision if pending.is_journaled else 0
     return pending.generation, pending.count, int(decided), None if decided else pending.extras.force
 
 

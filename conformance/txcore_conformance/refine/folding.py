@@ -183,7 +183,7 @@ def _play_eaten(rng: Random, logs: Written, truths: dict[bytes, Truth]) -> str:
         op.transaction_id
         for _, record in left.ops
         for op in record
-        if op.kind == OpKind.DISCARD and op.transaction_id in truths and truths[op.transaction_id].decided
+        if op.kind == OpKind.DISCARD and op.transaction_id in truths and truths[op.transaction_id].is_decided
     }
     found = {identity: each for identity, each in adapter.open_states(reading.state).items() if identity in known}
     expected = {identity: each for identity, each in open_states(truths).items() if identity in known}

@@ -15,14 +15,17 @@ from typing import Final, Protocol
 from msgspec import structs
 
 from txcore import wire
-from txcore.records import FINAL_KINDS, Forced, Half, Op, OpKind, ParkCode, TargetMessage
+from txcore.op_rules import PlacedOp
+from txcore.records import FINAL_KINDS, Forced, Half, Op, OpKind, ParkCode, Position, TargetMessage
 from txcore_conformance.refine.whole import Placed, Truth, named, truth_of
 
 GROUP: Final = "g"
 MESSAGES: Final = [TargetMessage("t", None, b"", {})]
 MERGED: Final = 0.35
 """Share of ops that wait to be merged with the next ones."""
-UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
+OWNED_SHARE: Final = 0.4
+"""Share of the transactions that their partitions' owners release."""
+UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD, OpKind.COMMITTED}
 
 
 class Logs(Protocol):
@@ -47,6 +50,20 @@ class Known:
     journal: list[Placed] = field(default_factory=list)
     held: set[int] = field(default_factory=set)  #: generations with a final op or DISCARD
     is_final: bool = False
+    is_committed: bool = False
+
+    def takes(self, op: Op) -> bool:
+        """Return whether a store that keeps resolutions unique takes a final op, a COMMITTED or a DISCARD."""
+        if self.is_committed and not self.is_final and op.generation not in self.held:
+            return isinstance(op, PlacedOp)
+        return not self.is_final and op.generation not in self.held
+
+    def hold(self, op: Op) -> None:
+        """Note a stored final op, COMMITTED or DISCARD."""
+        self.is_final = self.is_final or op.kind in FINAL_KINDS
+        self.is_committed = self.is_committed or op.kind == OpKind.COMMITTED
+        if op.kind != OpKind.COMMITTED:
+            self.held.add(op.generation)
 
     def seen_at(self, place: int, generation: int) -> Truth:
         """Return the knowledge of an owner that has read ops up to *place*, and halves up to *generation*."""
@@ -92,8 +109,7 @@ class History:
                 if known is not None:
                     known.journal.append(Placed(place, token, op))
                     if op.kind in UNIQUE_KINDS:
-                        known.held.add(op.generation)
-                        known.is_final = known.is_final or op.kind in FINAL_KINDS
+                        known.hold(op)
 
     # -- writers -------------------------------------------------------------------------------------------------------
 
@@ -121,9 +137,8 @@ class History:
             known = self.known.get(op.transaction_id)
             if known is None or op.kind not in UNIQUE_KINDS:
                 taken.append(op)
-            elif not known.is_final and op.generation not in known.held:
-                known.held.add(op.generation)
-                known.is_final = op.kind in FINAL_KINDS
+            elif known.takes(op):
+                known.hold(op)
                 taken.append(op)
         return taken
 
@@ -137,13 +152,16 @@ class History:
         self._count += 1
         identity = self._count.to_bytes(16, "big")
         half = Half(1, identity, GROUP, 0, 0, 0, 0, 0, 3, False, "p", MESSAGES)
+        if self._rng.random() < OWNED_SHARE:
+            half = structs.replace(half, version=2, release=1)
         self._logs.append_half(half)
         if self._rng.random() < 0.03:
             self._logs.append_half(half)
 
     def end(self, known: Known) -> None:
         """A producer ends its transaction, perhaps late and against an owner's decision."""
-        self._write(Op(OpKind.COMMIT if self._rng.random() < 0.6 else OpKind.ROLLBACK, known.identity, 0, "p"))
+        commit = OpKind.COMMITTED if known.halves[0].is_by_owner else OpKind.COMMIT
+        self._write(Op(commit if self._rng.random() < 0.6 else OpKind.ROLLBACK, known.identity, 0, "p"))
 
     def nudge(self, known: Known) -> None:
         """A producer asks for an early check."""
@@ -213,14 +231,24 @@ class History:
         owner = self._owner()
         if owner is not None:
             reason = ParkCode.CHECKS_EXHAUSTED if self._rng.random() < 0.7 else ParkCode.UNDELIVERABLE
-            self._write(Op(OpKind.DISCARD, known.identity, self._generation(known), "c", token=owner[0], reason=reason))
+            generation = self._generation(known)
+            seen = known.seen_at(owner[1], generation)
+            op = Op(OpKind.DISCARD, known.identity, generation, "c", token=owner[0], reason=reason)
+            self._write(_placed(op, seen) if seen.committed_at >= 0 else op)
 
     def finish(self, known: Known) -> None:
         """An owner writes a final op, perhaps under an outdated claim."""
         owner = self._owner()
         if owner is not None:
             kind = OpKind.COMMIT if self._rng.random() < 0.6 else OpKind.ROLLBACK
-            self._write(Op(kind, known.identity, self._generation(known), "c", token=owner[0]))
+            op = Op(kind, known.identity, self._generation(known), "c", token=owner[0])
+            seen = known.seen_at(owner[1], op.generation)
+            if seen.committed_at >= 0:
+                op.kind = OpKind.RELEASED
+                op = _placed(op, seen)
+            elif known.halves[0].is_by_owner and kind is OpKind.COMMIT:
+                op.kind = OpKind.COMMITTED
+            self._write(op)
 
     def reply(self, known: Known) -> None:
         """An owner refuses the operator's request that it has read; the log may hold a newer request."""
@@ -264,7 +292,9 @@ class History:
 
     def _copy(self, known: Known, generation: int, folded_to: int, token: bytes, count: int, seen: Truth) -> Half:
         fields = (known.identity, GROUP, 0, generation, 0, 0, 0, 3, False, "p", MESSAGES, 0, 0)
-        return Half(1, *fields, count, folded_to, seen.decided, token)
+        first = known.halves[0]
+        copy = Half(first.version, *fields, count, folded_to, seen.decided, token)
+        return structs.replace(copy, release=first.release, final_at=seen.committed_at)
 
     def _proven(self, copy: Half) -> Half:
         """Append the proof of a copy; returns the copy that names its place."""
@@ -286,6 +316,11 @@ class History:
         until = self.tokens[index + 1][0] if index < last else self.places[-1] + 1
         places = [place for place in self.places if first <= place < until]
         return token, places[-1 if rng.random() < 0.5 else int(rng.random() * len(places))]
+
+
+def _placed(op: Op, seen: Truth) -> Op:
+    """Return an owner's op about a half whose COMMITTED it has read."""
+    return PlacedOp(**structs.asdict(op), position=Position(seen.committed_at))
 
 
 Action = Callable[[History, Known], None]

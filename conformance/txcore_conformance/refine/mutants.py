@@ -145,7 +145,7 @@ MUTANTS: Final = {
         _replace(PartitionState, "read_op", _drop_early),
     ),
     "1 early ops folded": Mutant(
-        "an op about a later generation is not folded into an earlier one", _replace(fold, "_is_early", _never_early)
+        "an op about a later generation is not folded into an earlier one", _replace(fold, "is_early", _never_early)
     ),
     "2 closed half carried": Mutant(
         "a half that was closed meanwhile is not carried", _replace(carrying, "carry", _carry_closed)

@@ -1,9 +1,10 @@
 """The truth of whole logs: all half records first, then all op records in log order. Shares no code with the fold.
 
-The rules, all of them: the first final op wins, from any writer. CHECKED, DECIDED, DISCARD and replies count under the
-claim in force at their place only. The newest generation is judged. A DISCARD closes generations up to its own; one for
-exhausted checks is void after a DECIDED. DECIDED holds for the transaction, the first one; CHECKED and FORCE hold for
-their generation. A reply answers the request that it names, and no other. Bytes that are not a record have no effect.
+The rules, all of them: the first final op wins, from any writer. A COMMITTED is one, too, but closes nothing; so a
+ROLLBACK after it closes nothing either. CHECKED, DECIDED, DISCARD and replies count under the claim in force at their
+place only. The newest generation is judged. A DISCARD closes generations up to its own; one for exhausted checks is
+void after a DECIDED or a COMMITTED. DECIDED holds for the transaction, the first one; CHECKED and FORCE hold for their
+generation. A reply answers the request that it names, and no other. Bytes that are not a record have no effect.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from txcore import wire
 from txcore.errors import WireFormatError
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Half, LogRecord, Op, OpKind, ParkCode
 
+ENDS: Final = (OpKind.COMMIT, OpKind.ROLLBACK)
+COMMITTED: Final = 3
+"""What `Truth.open_state` says of a transaction that is decided by a COMMITTED."""
 MARKS: Final = (OpKind.CLAIM, OpKind.TICK)
 
 
@@ -36,6 +40,7 @@ class Truth:
         closed_at: Position of the op that closed it; -1 for an undecided one.
         count: Answered checks of its newest generation.
         decided: COMMIT or ROLLBACK once journaled, else 0.
+        committed_at: Position of its COMMITTED, if that was the first final op; else -1.
         request: The operator's request that was not answered yet.
         requested: Position of that request.
     """
@@ -45,13 +50,20 @@ class Truth:
     closed_at: int = -1
     count: int = 0
     decided: int = 0
+    committed_at: int = -1
     request: Op | None = None
     requested: Placed | None = None
 
     @property
+    def is_decided(self) -> bool:
+        """Whether a DECIDED or a COMMITTED in force says how it ends."""
+        return bool(self.decided) or self.committed_at >= 0
+
+    @property
     def open_state(self) -> tuple[int, int, int, Op | None]:
         """The state that a checker must have; for a decided transaction it omits the operator's request."""
-        return self.generation, self.count, self.decided, None if self.decided else self.request
+        decided = COMMITTED if self.committed_at >= 0 else self.decided
+        return self.generation, self.count, decided, None if decided else self.request
 
 
 def truth_of(halves: Iterable[Half], ops: Iterable[Placed]) -> Truth:
@@ -72,16 +84,21 @@ def truth_of(halves: Iterable[Half], ops: Iterable[Placed]) -> Truth:
 
 def _fold(truth: Truth, placed: Placed, op: Op) -> None:
     kind = op.kind
-    if kind in FINAL_KINDS:
-        if truth.closed_by not in FINAL_KINDS:
-            truth.closed_by, truth.closed_at = kind, placed.place
+    if kind == OpKind.COMMITTED:
+        if truth.closed_by not in ENDS and truth.committed_at < 0:
+            truth.committed_at = placed.place
+    elif kind in FINAL_KINDS:
+        is_void = kind == OpKind.ROLLBACK and truth.committed_at >= 0
+        if truth.closed_by not in ENDS and not is_void:
+            truth.closed_by = OpKind.ROLLBACK if kind == OpKind.ROLLBACK else OpKind.COMMIT
+            truth.closed_at = placed.place
     elif kind == OpKind.CHECKED:
         if op.generation == truth.generation:
             truth.count = max(truth.count, op.count)
     elif kind == OpKind.DECIDED:
         truth.decided = truth.decided or op.decision
     elif kind == OpKind.DISCARD:
-        is_void = truth.decided and op.reason == ParkCode.CHECKS_EXHAUSTED
+        is_void = truth.is_decided and op.reason == ParkCode.CHECKS_EXHAUSTED
         if op.generation >= truth.generation and not truth.closed_by and not is_void:
             truth.closed_by, truth.closed_at = kind, placed.place
     elif kind == OpKind.FORCE and op.generation == truth.generation:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from unittest import mock
 
-from txcore.checker import checker, log_reader, partition_state, read_halves
+from txcore.checker import checker, due_halves, log_reader, read_halves
 from txcore.checker.limits import Limits
 from txcore.checker.partition_state import PartitionState
 
@@ -67,7 +67,7 @@ class Bounds:
             (log_reader, "MERGED_COUNT"): maybe(50, 1),
             (read_halves, "RECENT_MAX"): maybe(10_000, 1, 3),
             (read_halves, "LEFT_IN_MAX"): maybe(20_000, 1, 3),
-            (partition_state, "STALE_MAX"): maybe(10_000, 1),
+            (due_halves, "STALE_MAX"): maybe(10_000, 1),
         }
         return cls(limits, constants)
 

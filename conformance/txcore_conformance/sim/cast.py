@@ -95,6 +95,8 @@ class Cast:
     mode: Mode = Mode.HALF  #: mode of producers with a fence
     later_rng: random.Random = field(default_factory=random.Random)
     later_chance: float = 0.0  #: share of fenced transactions with a delayed message
+    owner_rng: random.Random = field(default_factory=random.Random)
+    owner_chance: float = 0.0  #: share of producers whose halves are released by their partitions' owners
     relays: list[Process] = field(default_factory=list)
     lost_tail: set[bytes] = field(default_factory=set)
     lost_claims: set[int] = field(default_factory=set)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from txcore.checker.checker import Membership
 from txcore.checker.context import CheckContext
 from txcore.message import CheckPolicy
+from txcore_conformance.sim import owning
 from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, ended
 from txcore_conformance.sim.database import SimDatabase, SimFence
 from txcore_conformance.sim.listening import SimListener
@@ -52,6 +54,7 @@ def start_checker(
     process.on_death.append(lambda: world.at(lapse_s, lambda: world.broker.leave(GROUP, process.name)))
     if is_replaced:
         process.on_death.append(lambda: world.at(world.rng.random() * 3, lambda: _restart(cast)))
+    process.loop.on_command = partial(owning.probe, cast)
     _watch(cast, process)
     return process
 

@@ -8,6 +8,7 @@ from txcore.history.folding import Journeys
 from txcore.history.journey import Journey
 from txcore.records import LogKind
 from txcore_conformance.sim.cast import GROUP, Cast
+from txcore_conformance.sim.owning import is_ambiguous
 
 
 def is_excused(cast: Cast, journey: Journey) -> bool:
@@ -16,6 +17,8 @@ def is_excused(cast: Cast, journey: Journey) -> bool:
     A reader from the log's beginning ignores the ops of an owner whose claim was lost, and a copy without its proof.
     """
     if journey.partition in cast.lost_claims or journey.transaction_id in cast.lost_tail:
+        return True
+    if is_ambiguous(cast, journey.transaction_id):
         return True
     copies = (half for half in journey.halves if half.proved_at >= 0) if cast.lost_tail else ()
     return any(wire.proof_of(copy) in cast.lost_tail for copy in copies)

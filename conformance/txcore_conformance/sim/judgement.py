@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from txcore import wire
 from txcore.history.journey import Journey
 from txcore.ids import id_text
-from txcore.records import FINAL_KINDS, Checkpoint, Forced, LogKind, LogRecord, Op, OpKind, Outcome, ParkCode
+from txcore.op_rules import outcome_of
+from txcore.records import (
+    DECIDING_KINDS,
+    FINAL_KINDS,
+    Checkpoint,
+    Forced,
+    LogKind,
+    LogRecord,
+    Op,
+    OpKind,
+    Outcome,
+    ParkCode,
+)
 from txcore_conformance import invariants
 from txcore_conformance.invariants import Facts, Local, Promises, TargetFact
 from txcore_conformance.sim.cast import Cast, Style, Truth, journeys
@@ -61,8 +73,11 @@ def _judge_copy(cast: Cast, partition: int, record: LogRecord) -> None:
     if half is None or half[0] != record.position or half[1].folded_to < 0 or not is_judgeable(cast):
         return
     journey = cast.archive.journey(half[1].transaction_id)
-    for position, op in journey.ops if journey is not None else ():
-        if op.kind in FINAL_KINDS and position <= half[1].folded_to:
+    if journey is None:
+        return
+    for position, op in journey.ops:
+        is_void = op.kind == OpKind.ROLLBACK and 0 <= journey.committed_at <= position
+        if op.kind in FINAL_KINDS and not is_void and position <= half[1].folded_to:
             cast.world.break_rule(f"R8 a copy of {id_text(op.transaction_id)} is folded past its end at op {position}")
 
 
@@ -206,8 +221,9 @@ def _judge_owners(cast: Cast) -> None:
         for owner in membership.owners.values():
             for identity, kind in owner.tenure.state.closings():
                 journey = finals.get(identity)
-                first = next((op.kind for _, op in journey.ops if op.kind in {1, 2}), 0) if journey else 0
-                if first and kind in {OpKind.COMMIT, OpKind.ROLLBACK} and kind != first and is_judgeable(cast):
+                first = next((op.kind for _, op in journey.ops if op.kind in DECIDING_KINDS), 0) if journey else 0
+                is_other = kind in {OpKind.COMMIT, OpKind.ROLLBACK} and kind != outcome_of(first)
+                if first and is_other and is_judgeable(cast):
                     cast.world.break_rule(f"S1 {process.name} takes {identity.hex()} for {OpKind(kind).name}")
 
 

@@ -8,9 +8,7 @@ makes the fault harmless.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
 
@@ -43,35 +41,25 @@ from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution
 from txcore.results import TransactionSendResult
 from txcore.runtime.commands import Flow
 from txcore_conformance.sim import cast as cast_module
-from txcore_conformance.sim import fence_mutants, log_mutants, operators, producers, table_mutants
+from txcore_conformance.sim import fence_mutants, log_mutants, operators, owner_mutants, producers, table_mutants
 from txcore_conformance.sim.cast import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
 from txcore_conformance.sim.later import LaterRows
+from txcore_conformance.sim.mutant import (
+    ARBITRATED,
+    KAFKA,
+    NATS,
+    RABBITMQ,
+    RARE,
+    RARER,
+    STEPPED,
+    STRONG,
+    Mutant,
+    op_first,
+    replace,
+)
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.table import SimRelayTable, SimTable
-
-STRONG, KAFKA, RABBITMQ, NATS = "strong", "kafka-like", "rabbitmq-like", "nats-like"
-ALL = (STRONG, KAFKA, RABBITMQ, NATS)
-STEPPED = (KAFKA, RABBITMQ, NATS)
-ARBITRATED = "the store refuses the second release, or drops its targets by their id"
-RARE = "the rule is the same there, but the seeds that need it are rarer; the refinement finds it for all"
-RARER = "the rule is the checker's, the same for every store; the seeds that need it are rarer there"
-Patch = Callable[[], AbstractContextManager[object]]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One rule switched off."""
-
-    rule: str
-    patch: Patch
-    needed_in: tuple[str, ...] = ALL
-    elsewhere: str = ""
-
-
-def _replace(owner: object, name: str, new: Any) -> Patch:
-    return lambda: mock.patch.object(owner, name, new)
-
 
 # -- fence and local transaction ---
 
@@ -110,30 +98,6 @@ def _exception_is_rollback() -> Iterator[None]:
         mock.patch.object(sending, "_judged", _raising_listener_rolls_back),
     ):
         yield
-
-
-# -- order of writes ---------------------------------------------------------------------------------------------------
-
-_in_steps = MemoryBackend._release_in_steps  # noqa: SLF001
-
-
-def _op_first(kinds: frozenset[OpKind]) -> Any:
-    def release(self: MemoryBackend, resolution: Resolution, claim: Any, done: Callable[[Outcome], None]) -> None:
-        op = resolution.op
-        if op is None or op.kind not in kinds:
-            _in_steps(self, resolution, claim, done)
-            return
-        rest = Resolution(resolution.half, None, resolution.targets, resolution.parked, resolution.by)
-
-        def then(outcome: Outcome) -> None:
-            if outcome.status is Status.DURABLE:
-                _in_steps(self, rest, claim, done)
-            else:
-                done(outcome)
-
-        self._release_op(resolution, claim, then)
-
-    return release
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -297,90 +261,91 @@ def _relay_with_a_cursor() -> Iterator[None]:
 
 
 MUTANTS: Mapping[str, Mutant] = {
-    "no_fence": Mutant("R4", _replace(SimFence, "_check_one", fence_mutants.absence_is_rollback)),
+    "no_fence": Mutant("R4", replace(SimFence, "_check_one", fence_mutants.absence_is_rollback)),
     "op_before_target": Mutant(
         "R3",
-        _replace(MemoryBackend, "_release_in_steps", _op_first(frozenset({OpKind.COMMIT}))),
+        replace(MemoryBackend, "_release_in_steps", op_first(frozenset({OpKind.COMMIT}))),
         STEPPED,
         "targets and op are one atomic release there",
     ),
-    "local_after_uncertain_ack": Mutant("R2", _replace(flow, "appended", _appended_uncertainly)),
+    "local_after_uncertain_ack": Mutant("R2", replace(flow, "appended", _appended_uncertainly)),
     "exception_is_rollback": Mutant("R5", _exception_is_rollback),
-    "rollback_without_tombstone": Mutant("R5", _replace(ending, "tombstone", fence_mutants.no_tombstone)),
-    "peek_decides": Mutant("R4", _replace(SimFence, "settled", fence_mutants.peek_decides)),
+    "rollback_without_tombstone": Mutant("R5", replace(ending, "tombstone", fence_mutants.no_tombstone)),
+    "peek_decides": Mutant("R4", replace(SimFence, "settled", fence_mutants.peek_decides)),
     "listener_is_believed": Mutant("R4", fence_mutants.believe_the_listener),
     "prune_without_horizon": Mutant("R4", fence_mutants.prune_without_horizon),
     "asynchronous_commit": Mutant("R4", fence_mutants.asynchronous_commit),
     "immunity_counts_as_check": Mutant("R10", _immunity_counts_as_check),
-    "unanswered_counts_as_check": Mutant("R10", _replace(retry_backoff, "put_off", _unanswered_counts)),
-    "head_of_line_stop": Mutant("R9", _replace(PartitionState, "take_due", _only_the_oldest)),
-    "checkpoint_past_undecided": Mutant("R12", _replace(checkpoint, "checkpoint_of", _checkpoint_at_read)),
+    "unanswered_counts_as_check": Mutant("R10", replace(retry_backoff, "put_off", _unanswered_counts)),
+    "head_of_line_stop": Mutant("R9", replace(PartitionState, "take_due", _only_the_oldest)),
+    "checkpoint_past_undecided": Mutant("R12", replace(checkpoint, "checkpoint_of", _checkpoint_at_read)),
     "checkpoint_past_unread_op": Mutant(
         "R12",
-        _replace(finish, "finish", _closed_on_ack),
+        replace(finish, "finish", _closed_on_ack),
         (KAFKA, RABBITMQ),
         "where resolutions are unique the store's answer may replace the reading (R12, SUPERSEDED)",
     ),
-    "checkpoint_single_bound": Mutant("R12", _replace(checkpoint, "checkpoint_of", _single_bound)),
+    "checkpoint_single_bound": Mutant("R12", replace(checkpoint, "checkpoint_of", _single_bound)),
     "late_producer_publishes": Mutant(
         "R6",
-        _replace(ending, "_must_give_way", lambda *_: False),
+        replace(ending, "_must_give_way", lambda *_: False),
         STEPPED,
         "the store refuses a late producer before anything is delivered, so it need not give way",
     ),
     "last_op_wins": Mutant(
         "R7",
-        _replace(PartitionState, "_report_conflict", _last_final_wins),
+        replace(PartitionState, "_report_conflict", _last_final_wins),
         (KAFKA, RABBITMQ),
         "a store with unique resolutions refuses the second final op",
     ),
     "discard_before_park": Mutant(
         "R3",
-        _replace(MemoryBackend, "_release_in_steps", _op_first(frozenset({OpKind.DISCARD}))),
+        replace(MemoryBackend, "_release_in_steps", op_first(frozenset({OpKind.DISCARD}))),
         STEPPED,
         "parked record and op are one atomic release there",
     ),
     "fallback_without_state_3": Mutant(
         "R4",
-        _replace(SimDatabase, "_enqueue", table_mutants.fall_back_without_state_3),
+        replace(SimDatabase, "_enqueue", table_mutants.fall_back_without_state_3),
     ),
     "relay_cursor_skips_gaps": Mutant("S8", _relay_with_a_cursor),
-    "relay_deletes_first": Mutant("S8", _replace(SimRelayTable, "take", table_mutants.delete_before_publishing)),
+    "relay_deletes_first": Mutant("S8", replace(SimRelayTable, "take", table_mutants.delete_before_publishing)),
     "relay_goes_on_behind_refusal": Mutant(
-        "S12", _replace(relaying, "_is_through", table_mutants.go_on_behind_a_refusal)
+        "S12", replace(relaying, "_is_through", table_mutants.go_on_behind_a_refusal)
     ),
-    "turned_early": Mutant("R16", _replace(SimTable, "turn_due", table_mutants.turn_before_it_is_due)),
-    "waiting_row_seen": Mutant("R16", _replace(SimRelayTable, "visible", table_mutants.see_waiting_rows)),
-    "delayed_by_half": Mutant("R16", _replace(transactions, "_note_delay", lambda *_: None)),
-    "turned_beside_cancel": Mutant("R16", _replace(LaterRows, "due", table_mutants.turn_what_a_cancel_holds)),
-    "cancel_of_the_rest": Mutant("R16", _replace(LaterRows, "lock", table_mutants.cancel_what_is_left)),
-    "cancel_by_itself": Mutant("R16", _replace(SimFence, "cancel", table_mutants.cancel_at_once)),
+    "turned_early": Mutant("R16", replace(SimTable, "turn_due", table_mutants.turn_before_it_is_due)),
+    "waiting_row_seen": Mutant("R16", replace(SimRelayTable, "visible", table_mutants.see_waiting_rows)),
+    "delayed_by_half": Mutant("R16", replace(transactions, "_note_delay", lambda *_: None)),
+    "turned_beside_cancel": Mutant("R16", replace(LaterRows, "due", table_mutants.turn_what_a_cancel_holds)),
+    "cancel_of_the_rest": Mutant("R16", replace(LaterRows, "lock", table_mutants.cancel_what_is_left)),
+    "cancel_by_itself": Mutant("R16", replace(SimFence, "cancel", table_mutants.cancel_at_once)),
     "immunity_ignored": Mutant(
-        "R6", _replace(LogReader, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
+        "R6", replace(LogReader, "_pending", log_mutants.ignore_immunity), (KAFKA, RABBITMQ), ARBITRATED
     ),
-    "copy_believed": Mutant("R8", _replace(CopyProofs, "is_proven", lambda *_: True)),
-    "unproven_copy_replaces": Mutant("R8", _replace(LogReader, "_take_unproven", log_mutants.take_unproven_copy)),
+    "copy_believed": Mutant("R8", replace(CopyProofs, "is_proven", lambda *_: True)),
+    "unproven_copy_replaces": Mutant("R8", replace(LogReader, "_take_unproven", log_mutants.take_unproven_copy)),
     "end_by_silence": Mutant("R12", log_mutants.end_by_silence),
-    "orphans_dropped_early": Mutant("R12", _replace(LogReader, "drop_orphans", log_mutants.drop_orphans_at_once)),
+    "orphans_dropped_early": Mutant("R12", replace(LogReader, "drop_orphans", log_mutants.drop_orphans_at_once)),
     "stray_op_ends_tenure": Mutant("R9", log_mutants.stray_op_ends_looking_back, (RABBITMQ,), RARE),
     "newer_half_parked": Mutant(
-        "R12", _replace(newer_records, "newer_half", log_mutants.park_newer), (STRONG, RABBITMQ, NATS), RARE
+        "R12", replace(newer_records, "newer_half", log_mutants.park_newer), (STRONG, RABBITMQ, NATS), RARE
     ),
-    "undeliverable_undecided": Mutant("R4", _replace(parking, "park", log_mutants.park_undeliverable_undecided)),
+    "undeliverable_undecided": Mutant("R4", replace(parking, "park", log_mutants.park_undeliverable_undecided)),
     "exit_without_flush": Mutant(
         "R3",
-        _replace(MemoryBackend, "close", log_mutants.close_without_flush),
+        replace(MemoryBackend, "close", log_mutants.close_without_flush),
         (KAFKA, RABBITMQ),
         "ops do not wait to be merged there",
     ),
-    "any_database_asked": Mutant("R4", _replace(fence_check, "call", fence_mutants.ask_any_database), STEPPED, RARER),
-    "digest_of_other_messages": Mutant("R15", _replace(transactions, "digest_of", fence_mutants.digest_of_the_rest)),
-    "missing_row_is_rollback": Mutant("R4", _replace(log_reader, "terms_for", fence_mutants.missing_row_is_rollback)),
-    "handle_without_look": Mutant("R4", _replace(producers, "attach", fence_mutants.commit_without_a_look)),
-    "gap_ignored": Mutant("R12", _replace(CoverageGap, "mark", log_mutants.ignore_gap), (KAFKA, RABBITMQ), ARBITRATED),
-    "gap_parks_fenced": Mutant("R12", _replace(CoverageGap, "may_hide_ops_of", log_mutants.gap_without_fences)),
+    "any_database_asked": Mutant("R4", replace(fence_check, "call", fence_mutants.ask_any_database), STEPPED, RARER),
+    "digest_of_other_messages": Mutant("R15", replace(transactions, "digest_of", fence_mutants.digest_of_the_rest)),
+    "missing_row_is_rollback": Mutant("R4", replace(log_reader, "terms_for", fence_mutants.missing_row_is_rollback)),
+    "handle_without_look": Mutant("R4", replace(producers, "attach", fence_mutants.commit_without_a_look)),
+    "gap_ignored": Mutant("R12", replace(CoverageGap, "mark", log_mutants.ignore_gap), (KAFKA, RABBITMQ), ARBITRATED),
+    "gap_parks_fenced": Mutant("R12", replace(CoverageGap, "may_hide_ops_of", log_mutants.gap_without_fences)),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(
         "R13", _stale_epoch_goes_on, STEPPED, "the store fences a replaced checker, which then stops"
     ),
+    **owner_mutants.MUTANTS,
 }

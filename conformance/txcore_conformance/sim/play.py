@@ -12,6 +12,7 @@ from txcore.errors import WireFormatError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBroker, Profile
 from txcore.message_table import Mode
 from txcore.records import LogKind, LogRecord, OpKind
+from txcore_conformance.sim import owning
 from txcore_conformance.sim.archive import Archive, ops_in
 from txcore_conformance.sim.bounds import Bounds
 from txcore_conformance.sim.cast import GROUP, Cast, Style
@@ -124,6 +125,7 @@ def _stage(seed: int, *, may_be_real: bool) -> Cast:
     cast.choose_later(random.Random(f"later {seed}"), is_real=is_real)
     cast.mode = cast.table_rng.choices([Mode.HALF, Mode.AUTO, Mode.TABLE], [4, 2, 1])[0]
     cast.surprise_rng = surprise_rng
+    owning.choose(cast, random.Random(f"owner {seed}"))
     cast.holders_chance = surprise_rng.choice([0.0, 0.0, 0.0, 0.4])
     if silence_at_s is not None:
         cast.silence_at_s, cast.faults_end_s = silence_at_s, silence_at_s + SILENCE_S + 8.0
@@ -159,6 +161,7 @@ def _begin(cast: Cast) -> None:
         for _ in range(cast.table_rng.choice([0, 1, 3])):
             world.at(cast.table_rng.random() * 25, lambda: _kill_one_of(cast, cast.relays))
     _plan(cast)
+    owning.plan_late_decisions(cast)
     plan_surprises(cast)
 
 

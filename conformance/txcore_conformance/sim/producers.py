@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from txcore import wire
 from txcore.errors import CommitUnknownError
@@ -27,8 +27,11 @@ from txcore_conformance.sim.cancels import plan_cancels
 from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, Style, Truth, Wish, ended, send
 from txcore_conformance.sim.database import SimDatabaseError, SimFence
 from txcore_conformance.sim.listening import SimListener
+from txcore_conformance.sim.owning import contrary_kind, judge_end, release_of
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.world import World
+
+COMMITS: Final = frozenset({OpKind.COMMIT, OpKind.COMMITTED})
 
 
 def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
@@ -51,6 +54,7 @@ def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
             f"p:{process.name}",
             cast_fence(fence),
             _arbitrates(world),
+            release=release_of(cast),
         )
         if fenced:
             _set_mode(context, cast)
@@ -178,6 +182,7 @@ def _database_style(cast: Cast, truth: Truth) -> Flow[None]:
         cast.world.note("commit unknown")
         raise
     cast.world.note(f"end {result.state.value}" if result else "end nothing")
+    judge_end(cast, truth, result)
 
 
 def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
@@ -214,6 +219,7 @@ def _primitive_style(cast: Cast, truth: Truth) -> Flow[None]:
         _hold_twice(cast, truth, cast.surprise_rng, cast.surprise_rng.choice([0.01, 1.0]))
     result = yield from end(core, kind)
     cast.world.note(f"end {kind.name} {result.state.value}")
+    judge_end(cast, truth, result)
     if cast.world.rng.random() < 0.3:
         yield from end(core, kind)
 
@@ -237,6 +243,7 @@ def _listener_style(cast: Cast, truth: Truth) -> Flow[None]:
     message = _messages(cast)[0]
     result = yield from send_in_transaction(truth.core, SimListener(cast, truth), message, None)
     cast.world.note(f"end {result.local_transaction_state.value} {result.end.state.value if result.end else '-'}")
+    judge_end(cast, truth, result.end)
     accepted = result.end is not None and result.end.state is EndState.ACCEPTED
     if accepted and not truth.is_fenced and cast.world.rng.random() < 0.2:
         _contrary(cast, truth)
@@ -247,8 +254,9 @@ def _many_style(cast: Cast, truth: Truth) -> Flow[None]:
     pairs = [(_messages(cast)[0], each) for each in truths]
     sendings = Sendings([each.core for each in truths], pairs, [None] * len(truths))
     yield from send_all(sendings, SimListener(cast))
-    for result in sendings.results:
+    for sent, result in zip(truths, sendings.results, strict=True):
         assert result is not None
+        judge_end(cast, sent, result.end)
         if result.end is None and result.error is not None:
             ended(cast.world, result.error)
         end = result.end.state.value if result.end else "-"
@@ -268,13 +276,12 @@ def _another(cast: Cast, truth: Truth) -> Truth:
 def _contrary(cast: Cast, truth: Truth) -> None:
     """Let the application end a transaction the other way too, without targets: the first end must hold."""
     assert truth.core.half is not None
-    kind = OpKind.ROLLBACK if truth.core.asked is OpKind.COMMIT else OpKind.COMMIT
-    op = Op(kind, truth.core.identity, 0, "p:contrary", 0)
+    op = Op(contrary_kind(truth), truth.core.identity, 0, "p:contrary", 0)
     resolution = Resolution(truth.core.half, op, (), b"", "p:contrary")
 
     def contradict() -> None:
         journey = cast.archive.journey(truth.core.identity)
-        if journey is not None and journey.final:
+        if journey is not None and (journey.final or journey.committed_at >= 0):
             truth.has_contrary_caller = True
             cast.world.note("contrary end")
             send(cast, truth.process, resolution)
@@ -295,7 +302,7 @@ def _probe(cast: Cast) -> Callable[[Process, Any], None]:
         if isinstance(command, HalfRecord):
             half: Half = wire.decode_half(command.body)
             began[command.transaction_id] = (process.clock.elapsed_s(), half.immunity_ms / 1000)
-        elif isinstance(command, Resolution) and command.op is not None and command.op.kind == OpKind.COMMIT:
+        elif isinstance(command, Resolution) and command.op is not None and command.op.kind in COMMITS:
             if command.by == "p:contrary" or command.half.transaction_id not in began or _arbitrates(cast.world):
                 return
             start_s, immunity_s = began[command.half.transaction_id]

@@ -126,7 +126,9 @@ def _write_newer(cast: Cast) -> None:
     kind, partition = rng.choice(LOGS), rng.randrange(cast.partition_count)
     if kind is LogKind.HALF:
         name = rng.randbytes(16)
-        half = Half(wire.VERSION + 1, name, GROUP, partition, 0, 0, 0, 0, 1, fenced=False, by="p:newer", messages=[])
+        half = Half(
+            wire.VERSION_READ_MAX + 1, name, GROUP, partition, 0, 0, 0, 0, 1, fenced=False, by="p:newer", messages=[]
+        )
         body = wire.encode_half(half)
     else:
         newer_kind = max(OpKind) + 1

@@ -19,7 +19,8 @@ from typing import Any, Final
 from txcore.clock import Clock
 from txcore.errors import BackendUnavailableError, MessageRejectedError, TxcoreError, WireFormatError
 from txcore.ids import id_text
-from txcore.records import DURABLE, FINAL_KINDS, LogKind, Op, Outcome, Resolution, Status
+from txcore.op_rules import excludes
+from txcore.records import DURABLE, UNIQUE_KINDS, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import decode_ops, encode_ops, target_headers
 from txcore_nats.codec import (
     HEADER_EXPECTED_SUBJECT,
@@ -32,7 +33,7 @@ from txcore_nats.codec import (
     is_conflict,
     op_headers,
 )
-from txcore_nats.options import UNIQUE_KINDS, GroupNames
+from txcore_nats.options import GroupNames
 from txcore_nats.publishing import NoStreamError, Publisher, Sending
 from txcore_nats.releasing import Sender, Settle
 
@@ -71,7 +72,7 @@ class AtomicRelease:
         self.deadline_s = deadline_s
         self.token = token  #: the token that the newest CLAIM must have; None for a release by a producer
         self.claim_sequence = 0
-        self.expected = 0
+        self.expected = max(getattr(resolution.op, "position", 0), 0)  # of the COMMITTED that the op follows
         self.attempts = 0
 
     @property
@@ -312,7 +313,7 @@ class AtomicReleaser:
             elif holder is None:
                 item.fail(Status.UNKNOWN, BackendUnavailableError("the final op that is there cannot be read"))
                 return
-            elif holder.kind in FINAL_KINDS or holder.generation >= op.generation:
+            elif excludes(holder.kind, holder.generation, op):
                 item.settle(Outcome(Status.SUPERSEDED, decision=holder.kind))
                 return
             else:

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 from txcore.backends.options import account_of, choice, parse_options, seconds, servers_of, switch, text, whole
 from txcore.backends.tls import ContextOptions
 from txcore.errors import ConfigError
-from txcore.records import FINAL_KINDS, Capabilities, LogKind, OpKind
+from txcore.records import UNIQUE_KINDS, Capabilities, LogKind, OpKind
 
 SCHEME: Final = "nats"
 NAME_PREFIX: Final = "txc"
@@ -22,7 +22,6 @@ BATCH_COUNT_MAX: Final = 4_000
 NOTE_SIZE_MAX: Final = 32_000
 EXPIRY_TICK_S: Final = 0.05
 """Resolution of deadlines, in seconds; an item may be settled this much later than its delivery timeout."""
-UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 """Kinds of ops that share one subject for each transaction; each op is a compare-and-set on the one before it."""
 RELEASES: Final = ("plain", "atomic")
 EVERY: Final = "*"  #: in the place of a partition: all partitions

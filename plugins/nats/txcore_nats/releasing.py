@@ -15,10 +15,11 @@ from typing import Any, Final, Protocol
 from txcore.backends.batch_progress import worse
 from txcore.errors import BackendUnavailableError, TxcoreError, WireFormatError
 from txcore.ids import id_text
-from txcore.records import DURABLE, FINAL_KINDS, LogKind, Op, Outcome, Resolution, Status
+from txcore.op_rules import excludes
+from txcore.records import DURABLE, UNIQUE_KINDS, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import HEADER_ID, decode_ops, target_headers
 from txcore_nats.codec import HEADER_MESSAGE_ID, Found, encode_headers, half_headers, header_lines, is_conflict
-from txcore_nats.options import UNIQUE_KINDS, GroupNames
+from txcore_nats.options import GroupNames
 from txcore_nats.publishing import End, NoStreamError, Sending
 
 _log = logging.getLogger("txcore.nats")
@@ -129,7 +130,7 @@ class Release:
             missing = () if self._attempts else tuple(self._resolution.targets)
             self._settle(Outcome(Status.UNKNOWN, unreadable, missing=missing))
             return True
-        if holder.kind in FINAL_KINDS or holder.generation >= op.generation:
+        if excludes(holder.kind, holder.generation, op):
             self._settle(Outcome(Status.SUPERSEDED, decision=holder.kind))
             return True
         self._expected = found.sequence

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from txcore import wire
 from txcore.errors import ConfigError, MessageRejectedError, TxcoreError
+from txcore.op_rules import excludes
 from txcore.records import (
     DURABLE,
-    FINAL_KINDS,
     RECORD_OVERHEAD_MAX,
+    UNIQUE_KINDS,
     HalfRecord,
     LogKind,
     Op,
@@ -30,7 +31,6 @@ from txcore_sqlite.codec import encode_headers
 from txcore_sqlite.options import Options
 from txcore_sqlite.store import RowWriter
 
-UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD}
 LOOKUP_IDS_MAX: Final = 256
 """Ids in one SELECT; a power of two, as shorter lists are filled up to one so that few statements are prepared."""
 
@@ -38,7 +38,8 @@ _LOG_COLUMNS: Final = "position, group_id, partition, body, appended_ms"
 _HALVES: Final = RowWriter("half", _LOG_COLUMNS)
 _OPS: Final = RowWriter("op", _LOG_COLUMNS)
 _PARKED: Final = RowWriter("parked", _LOG_COLUMNS)
-_RESOLVED: Final = RowWriter("resolved", "transaction_id, group_id, generation, kind")
+_RESOLVED: Final = RowWriter("resolved", "transaction_id, group_id, generation, kind", replaces=True)
+"""Of each generation the newest op: after a COMMITTED comes what ends it."""
 _TARGETS: Final = RowWriter("target", "position, topic_id, key, body, headers, appended_ms")
 _SELECT_RESOLVED: Final = "SELECT transaction_id, group_id, generation, kind FROM resolved"
 
@@ -192,13 +193,13 @@ class Ledger:
                 self._resolved.setdefault((identity, group_id), []).append((generation, kind))
 
     def _holder(self, op: Op, group_id: int) -> int:
-        """Return the kind of the end that excludes *op*, or 0: a final op, or a DISCARD of its generation or later."""
+        """Return the kind of the end that excludes *op*, or 0; see `excludes`."""
         assert op.transaction_id in self._looked_up
         holder = 0
         for generation, kind in self._resolved.get((op.transaction_id, group_id), ()):
-            if kind in FINAL_KINDS:
-                return kind
-            if generation >= op.generation:
+            if excludes(kind, generation, op):
+                if kind != OpKind.DISCARD:
+                    return kind
                 holder = kind
         return holder
 

@@ -197,10 +197,11 @@ class RowWriter:
 
     _SIZES: Final = (*(1 << power for power in range(10, 5, -1)), *range(32, 0, -1))
 
-    def __init__(self, table: str, columns: str) -> None:
+    def __init__(self, table: str, columns: str, *, replaces: bool = False) -> None:
         self.width = columns.count(",") + 1
         row = f"({','.join('?' * self.width)})"
-        head = f"INSERT INTO {table} ({columns}) VALUES "  # noqa: S608 - constants of this package
+        verb = "INSERT OR REPLACE" if replaces else "INSERT"
+        head = f"{verb} INTO {table} ({columns}) VALUES "
         self._statements = [(size * self.width, head + ",".join([row] * size)) for size in self._SIZES]
 
     def write(self, connection: sqlite3.Connection, values: Sequence[Any]) -> None:

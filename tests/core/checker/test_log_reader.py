@@ -20,8 +20,18 @@ from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Fa
 from txcore.memory.reading import MemoryReader
 from txcore.records import FINAL_KINDS, Checkpoint, Half, LogKind, Op, OpKind, ParkCode, Position, TargetMessage
 from txcore.runtime.instrumentation import PARTITION_BLOCKED
-from txcore.wire import VERSION, decode_half, decode_ops, decode_parked, encode_half, encode_ops, proof_of
+from txcore.wire import (
+    VERSION,
+    VERSION_READ_MAX,
+    decode_half,
+    decode_ops,
+    decode_parked,
+    encode_half,
+    encode_ops,
+    proof_of,
+)
 
+NEWER = VERSION_READ_MAX + 1
 PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
 SOON = CheckPolicy(immunity_s=5, interval_s=5)
 DAY_S = 86_400
@@ -328,7 +338,7 @@ class TestGap:
 
 def newer_half(stage, identity):
     messages = [TargetMessage("t", None, b"new", {})]
-    return msgspec.msgpack.encode(Half(VERSION + 1, identity, "g", 0, 0, 0, 5000, 0, 0, False, "p:new", messages))
+    return msgspec.msgpack.encode(Half(NEWER, identity, "g", 0, 0, 0, 5000, 0, 0, False, "p:new", messages))
 
 
 class TestNewer:
@@ -526,7 +536,7 @@ def test_a_newer_copy_of_a_known_half_has_it_parked_where_the_settings_say_so(or
     limits = Limits(newer_records="park", body_bytes_max=1)
     world = Owners(limits=limits, listener=lambda _: State.COMMIT)
     known = world.half(7) if order == "known first" else None
-    newer = Half(VERSION + 1, name_of(7), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
+    newer = Half(NEWER, name_of(7), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
     world.broker.append("g", LogKind.HALF, 0, encode_half(newer))
     if known is None:
         world.half(7)
@@ -564,7 +574,7 @@ def test_what_is_in_hand_writes_nothing_once_its_partition_is_blocked(answer):
     world.call_s = 2.0
     owner = world.start()
     assert world.run(10, lambda: world.asked)
-    newer = Half(VERSION + 1, name_of(8), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
+    newer = Half(NEWER, name_of(8), "g", 0, 0, 0, 1, 1000, 3, False, "p:1", [TargetMessage("t", None, b"n", {})])
     world.broker.append("g", LogKind.HALF, 0, encode_half(newer))
     world.run(30)
     assert owner.tenure.blocked

@@ -11,7 +11,8 @@ from txcore import Checker, Limits, Message, TransactionProducer
 from txcore.checker import log_reader, read_halves
 from txcore.checker.checkpoint import checkpoint_of
 from txcore.checker.decide import Pending, terms_of
-from txcore.checker.partition_state import STALE_MAX, PartitionState
+from txcore.checker.due_halves import STALE_MAX
+from txcore.checker.partition_state import PartitionState
 from txcore.checker.read_halves import LEFT_IN_MAX
 from txcore.memory import Faults, MemoryBackend, MemoryBroker
 from txcore.records import LogKind, Op, OpKind

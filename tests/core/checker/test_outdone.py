@@ -169,14 +169,14 @@ def test_a_newer_record_that_was_parked_without_a_copy_stays_parked_after_the_up
     world.half(1)  # holds the checkpoint back
     half = world.half(7)
     records = world.broker.logs["g", LogKind.HALF, 0].records
-    records[-1] = replaced(records[-1], body=wire.encode_half(replaced(half, version=2)))
+    records[-1] = replaced(records[-1], body=wire.encode_half(replaced(half, version=3)))
     for token in (b"a" * 16, b"b" * 16):
         world.claim(token)
     world.op(OpKind.DISCARD, 7, token=b"a" * 16, reason="NEWER", by="c:a")
     owner = world.start()
     world.run(60)
     assert [7] == world.listed()
-    monkeypatch.setattr(wire, "VERSION", 2)
+    monkeypatch.setattr(wire, "VERSION_READ_MAX", 3)
     answers[7] = LocalTransactionState.COMMIT
     world.restart(owner, 60)
     assert ([], [7]) == (world.delivered(), world.listed())

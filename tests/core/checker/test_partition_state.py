@@ -10,7 +10,8 @@ from txcore.checker.carrying import copy_of
 from txcore.checker.checkpoint import checkpoint_of, noted_in
 from txcore.checker.decide import Extras, Pending, terms_of
 from txcore.checker.partition_state import PartitionState
-from txcore.records import COUNT_MAX, WALL_MS_MAX, Checkpoint, Half, Op, OpKind, ParkCode, Position, reply_count
+from txcore.op_rules import reply_count
+from txcore.records import COUNT_MAX, WALL_MS_MAX, Checkpoint, Half, Op, OpKind, ParkCode, Position
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 OURS, THEIRS = b"ours" * 4, b"them" * 4

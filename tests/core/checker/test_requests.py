@@ -8,7 +8,8 @@ from txcore_conformance.owners import Owners, name_of
 
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.memory import Fate, Faults
-from txcore.records import Forced, LogKind, OpKind, reply_count
+from txcore.op_rules import reply_count
+from txcore.records import Forced, LogKind, OpKind
 
 OTHER = b"o" * 16
 

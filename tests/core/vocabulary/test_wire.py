@@ -203,14 +203,14 @@ def test_a_record_of_a_higher_version_is_newer_whatever_it_holds(kind, last):
     decode, body = NEWER[kind]
 
     def change(fields):
-        fields[1] = wire.VERSION + 1
+        fields[1] = wire.VERSION_READ_MAX + 1
         if last is not None:
             fields[-1] = last
 
     with pytest.raises(NewerRecordError, match="a newer txcore reads it") as raised:
         decode(changed(body, change))
     error = raised.value
-    assert wire.VERSION + 1 == error.version
+    assert wire.VERSION_READ_MAX + 1 == error.version
     if kind in {"half", "head"}:
         known = (error.transaction_id, error.group, error.partition, error.generation)
         assert (bytes(16), "orders", 3, 2) == known
@@ -233,7 +233,7 @@ def test_a_higher_version_with_a_damaged_beginning_is_damage(index, value):
     """A record of a higher version is damaged if its transaction and group cannot be read."""
 
     def change(fields):
-        fields[1], fields[index] = wire.VERSION + 1, value
+        fields[1], fields[index] = wire.VERSION_READ_MAX + 1, value
 
     with pytest.raises(WireFormatError) as raised:
         wire.decode_half(changed(wire.encode_half(SOME_HALF), change))
@@ -267,6 +267,8 @@ RANGES = {
         "count": COUNT,
         "folded_to": (-1, POSITION_MAX),
         "proved_at": (-1, POSITION_MAX),
+        "release": (0, 1),
+        "final_at": (-1, POSITION_MAX),
         "decided": CHOICE,
         "forced": CHOICE,
     },

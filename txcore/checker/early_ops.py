@@ -1,0 +1,44 @@
+"""The meaning of ops that are read before their halves, and what an op leaves of a half that was parked before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txcore.checker.decide import Pending, needs_copy
+from txcore.checker.read_halves import ReadHalf
+from txcore.records import DECIDING_KINDS, FINAL_KINDS, Op, OpKind
+
+
+def is_early(op: Op, seen: ReadHalf) -> bool:
+    """Return whether *op* is about a later half than *seen*, the newest that was read; a final op ends all of them."""
+    if op.generation <= seen.generation or op.kind in DECIDING_KINDS or seen.closed_by in FINAL_KINDS:
+        return False
+    return seen.pending is None or op.kind != OpKind.DISCARD or needs_copy(op)
+
+
+def end_in(ops: Sequence[tuple[int, Op]]) -> Op | None:
+    """Return the op that ends a half whose ops are these, if the first of them decides it; else None."""
+    first = ops[0][1]
+    if first.kind != OpKind.COMMITTED:
+        return first if first.kind in FINAL_KINDS else None
+    ends = (op for _, op in ops if op.kind in FINAL_KINDS and op.kind != OpKind.ROLLBACK)
+    return next(ends, None)
+
+
+def entry_left(op: Op, generation: int) -> int:
+    """Return the generation of the entry that a half of this generation leaves when *op* ends it, or -1 for none.
+
+    An owner's final op comes with the record that closes the entries of the generations before its own.
+    """
+    closed = op.generation - 1 if op.token else -1
+    return generation - 1 if generation - 1 > closed else -1
+
+
+def needs_order(pending: Pending, op: Op) -> bool:
+    """Return whether a final op, or a COMMITTED, has to wait until the journal of a copy was read from its beginning.
+
+    Of a half that its owner releases a ROLLBACK before a COMMITTED ends it, and one after it does not.
+    """
+    if pending.extras.look_back is None:
+        return False
+    return op.kind == OpKind.COMMITTED or (op.kind == OpKind.ROLLBACK and pending.terms.is_by_owner)
