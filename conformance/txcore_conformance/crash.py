@@ -29,6 +29,7 @@ from typing import Any, Final, Self
 
 from txcore import Message
 from txcore.port import Backend
+from txcore.producer.arguments import ReleaseName
 from txcore.records import FINAL_KINDS
 from txcore_conformance import oracle, servers
 from txcore_conformance.forks import ForkServer
@@ -91,10 +92,11 @@ class CrashKit:
         database: SQLAlchemy URL of the local database; a SQLite file of its own when empty.
     """
 
-    def __init__(self, harness: Harness, database: str = "") -> None:
+    def __init__(self, harness: Harness, database: str = "", release: ReleaseName = "producer") -> None:
         if not harness.url:
             raise ValueError("no other process can reach this backend")
         self._harness = harness
+        self._release: ReleaseName = release
         self._folder = tempfile.TemporaryDirectory(prefix="txcore-crash-")
         self._database = database or f"sqlite:///{Path(self._folder.name) / 'service.db'}"
         self._server = ForkServer("txcore_conformance.crash_child")
@@ -231,27 +233,29 @@ class CrashKit:
         from txcore_conformance.crash_child import INSERT, UNKNOWN_BODY, Orders, engine_of  # noqa: PLC0415
 
         assert self._backend is not None
-        kit = Kit(self._harness, group)
+        kit, topic, engine = Kit(self._harness, group), self._topics[0], engine_of(self._database)
         kit.adopt(self._backend)
-        engine = engine_of(self._database)
-        fence = SqlFence(engine)
-        topic = self._topics[0]
         for body in (b"fenced commit", b"fenced rollback"):
-            transaction = kit.hasty_producer(fence=fence).begin()
+            transaction = kit.hasty_producer(fence=SqlFence(engine), release=self._release).begin()
             transaction.publish(Message(topic, body))
             with engine.connect() as connection:
                 connection.begin()
                 transaction.prepare(connection)
                 connection.execute(INSERT, {"id": transaction.transaction_id})
                 (connection.commit if body.endswith(b"commit") else connection.rollback)()
-        Orders(self._database).commit(kit.orphan(Message(topic, b"commit"), Message(topic, b"two")).transaction_id)
-        kit.orphan(Message(topic, b"rollback"))
-        kit.orphan(Message(topic, UNKNOWN_BODY))
+        orders, two = Orders(self._database), (Message(topic, b"commit"), Message(topic, b"two"))
+        orders.commit(kit.orphan(*two, release=self._release).transaction_id)
+        for body in (b"rollback", UNKNOWN_BODY):
+            kit.orphan(Message(topic, body), release=self._release)
+        if self._release == "owner":
+            orders.commit((reported := kit.orphan(*two, release=self._release)).transaction_id)
+            reported.commit()
 
     def _job(self, program: str, group: str, failpoint: str = "", steps: str = "") -> Any:
         from txcore_conformance.crash_child import Job  # noqa: PLC0415
 
-        return Job(program, self._harness.url, group, self._topics, self._database, IMMUNITY_S, failpoint, steps)
+        parts = (self._topics, self._database, IMMUNITY_S, failpoint, steps, self._release)
+        return Job(program, self._harness.url, group, *parts)
 
     def _run(self, program: str, group: str, failpoint: str, steps: str = "") -> int:
         """Run a program in a process of its own and return its exit status."""
@@ -294,6 +298,7 @@ def kill_everywhere(
     *,
     first_only: bool = False,
     database: str = "",
+    release: ReleaseName = "producer",
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[Step, Tally]:
     """Kill *programs* at their steps in turn: as many processes as there are steps, or *cycles*.
@@ -301,7 +306,7 @@ def kill_everywhere(
     A kill at the next step replaces a kill that was given up, unless as many kills were given up as were requested.
     With *first_only* the kit kills no process at a step's second time.
     """
-    with CrashKit(harness, database) as kit:
+    with CrashKit(harness, database, release) as kit:
         steps = [step for step in kit.steps(programs) if not first_only or step.failpoint.endswith(":1")]
         tallies = {step: Tally() for step in steps}
         count = cycles or len(steps)
@@ -363,6 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--program", action="append", choices=PROGRAMS, help="only these programs; may be repeated")
     parser.add_argument("--broker-kills", type=int, default=0, metavar="N", help="then kill the broker itself N times")
     parser.add_argument("--database", choices=("sqlite", "postgresql", "mariadb"), default="sqlite")
+    parser.add_argument("--release", choices=("producer", "owner"), default="producer", help="what publishes halves")
     parser.add_argument("--list", action="store_true", help="list the steps without a kill")
     chosen = parser.parse_args(arguments)
     programs = chosen.program or PROGRAMS
@@ -370,11 +376,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not harness.url:
             parser.error(f"{chosen.harness} has no url: no other process can reach it")
         if chosen.list:
-            with CrashKit(harness, database) as kit:
+            with CrashKit(harness, database, chosen.release) as kit:
                 for step in kit.steps(programs):
                     print(step)
             return 0
-        is_wrong = bool(show(kill_everywhere(harness, programs, chosen.cycles, database=database, say=_say)))
+        options: dict[str, Any] = {"database": database, "release": chosen.release, "say": _say}
+        is_wrong = bool(show(kill_everywhere(harness, programs, chosen.cycles, **options)))
         if chosen.broker_kills:
             from txcore_conformance.chaos_kills import kill_broker, lines_of  # noqa: PLC0415 - needs SQLAlchemy
 

@@ -31,6 +31,7 @@ from txcore import (
     TransactionProducer,
     current_transaction,
 )
+from txcore.producer.arguments import ReleaseName
 from txcore_conformance.failpoints import VARIABLE, Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.kit import FAST, decide_all, hasty
@@ -56,6 +57,7 @@ class Job:
     immunity_s: float
     failpoint: str = ""
     steps: str = ""
+    release: ReleaseName = "producer"
 
     def to_json(self) -> str:
         """Return the job as one line."""
@@ -173,7 +175,9 @@ def check_all(backend: Any, job: Job, orders: Orders) -> None:
 def _database(backend: Any, job: Job) -> None:
     engine = engine_of(job.database)
     policy = CheckPolicy(immunity_s=job.immunity_s)
-    producer = TransactionProducer(hasty(backend), job.group, fence=SqlFence(engine), policy=policy)
+    producer = TransactionProducer(
+        hasty(backend), job.group, fence=SqlFence(engine), policy=policy, release=job.release
+    )
     for number in range(2):
         with producer.transaction(engine) as transaction:
             transaction.connection.execute(INSERT, {"id": transaction.transaction_id})
@@ -191,7 +195,7 @@ def _listener_style(backend: Any, job: Job, orders: Orders) -> None:
     messages = [(Message(job.topics[0], b"%s %d" % (arg.encode(), n)), arg) for n, arg in enumerate(args)]
     if job.program == "async":
         asynchronous = AsyncTransactionProducer(
-            hasty(backend), job.group, listener=AsyncOrderListener(orders), policy=policy
+            hasty(backend), job.group, listener=AsyncOrderListener(orders), policy=policy, release=job.release
         )
 
         async def send() -> None:
@@ -200,7 +204,9 @@ def _listener_style(backend: Any, job: Job, orders: Orders) -> None:
 
         asyncio.run(send())
         return
-    producer = TransactionProducer(hasty(backend), job.group, listener=OrderListener(orders), policy=policy)
+    producer = TransactionProducer(
+        hasty(backend), job.group, listener=OrderListener(orders), policy=policy, release=job.release
+    )
     if job.program == "pipelined":
         producer.send_many(messages)
         return
