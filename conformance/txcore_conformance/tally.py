@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from txcore import wire
 from txcore.audit.verdicts import CANCELLED, DROPPED, FAR, SENT, Tally
 from txcore.digest import digest_of, joined, message_digest
 from txcore.history.journey import Journey
-from txcore.records import FINAL_KINDS, OpKind, ParkCode
+from txcore.op_rules import outcome_of
+from txcore.records import DECIDING_KINDS, FINAL_KINDS, OpKind, ParkCode
 from txcore_conformance.invariants import Facts, Local, TargetFact, judge_payload
+
+ENDS: Final = (OpKind.COMMIT, OpKind.ROLLBACK)
 
 
 def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, immunity_ms: int = 0) -> Tally:
@@ -17,8 +22,9 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         check_max, interval_ms, immunity_ms: The checker's own policy, for halves that leave it to the checker.
     """
     journey, half = facts.journey, facts.journey.half
-    finals = [(n, op) for n, (_, op) in enumerate(journey.ops) if op.kind in FINAL_KINDS]
-    firsts = {kind: min((n for n, op in finals if op.kind == kind), default=FAR) for kind in FINAL_KINDS}
+    deciding = [(n, op) for n, (_, op) in enumerate(journey.ops) if op.kind in DECIDING_KINDS]
+    finals = [(n, op) for n, op in deciding if op.kind in FINAL_KINDS]
+    firsts = {end: min((n for n, op in deciding if outcome_of(op.kind) == end), default=FAR) for end in ENDS}
     present = {target.index for target in facts.targets}
     copies = list(zip(journey.halves, journey.half_times_ms, strict=True))
     times = [each.born_ms if appended_ms is None else appended_ms for each, appended_ms in copies]
@@ -37,14 +43,15 @@ def tally_of(facts: Facts, *, check_max: int = 15, interval_ms: int = 30_000, im
         fenced=int(any(each.fence_decides for each in journey.halves)),
         deadline_ms=max(deadlines, default=0),
         half_ms=min(times, default=FAR),
-        op_ms=min((_time_ms(journey, n) for n, _ in finals), default=FAR),
+        op_ms=min((_time_ms(journey, n) for n, _ in deciding), default=FAR),
         targets=len(facts.targets),
         present=len(present),
         corrupt=_corrupt(facts),
         altered=int(any(digest_of(half.messages) != facts.digest for half in journey.halves if facts.digest)),
         missent=_missent(facts),
         target_ms=max((target.appended_ms or 0 for target in facts.targets), default=0),
-        commits=sum(op.kind == OpKind.COMMIT for _, op in finals),
+        commits=sum(outcome_of(op.kind) == OpKind.COMMIT for _, op in finals),
+        committed=len(deciding) - len(finals),
         rollbacks=sum(op.kind == OpKind.ROLLBACK for _, op in finals),
         first_commit=firsts[OpKind.COMMIT],
         first_rollback=firsts[OpKind.ROLLBACK],

@@ -12,6 +12,7 @@ from txcore.audit.certificate import COMMITTED, OPEN, ROLLED_BACK, Entry
 from txcore.audit.verdicts import FAR, SENT, STATES
 from txcore.digest import joined
 from txcore.ids import born_ms, id_text
+from txcore.op_rules import outcome_of
 from txcore.records import MARK_KINDS, OpKind
 from txcore_spark.rows import NO_ID, Kind, bucket_of
 
@@ -39,6 +40,7 @@ class _Seen:
 
     group: int = -1
     commit: int = FAR
+    committed: int = FAR
     rollback: int = FAR
     reading: int = -1
     row: bytes = b""
@@ -47,8 +49,10 @@ class _Seen:
     def add(self, row: Sequence[Any]) -> None:
         _, kind, code, group, _, _, _, place, index, high, low, digest = row
         self.group = max(self.group, group)
-        if kind == Kind.OP and code == OpKind.COMMIT:
-            self.commit = min(self.commit, place)
+        if kind == Kind.OP and outcome_of(code) == OpKind.COMMIT:
+            self.committed = min(self.committed, place)  # with the COMMITTED of an owner's release
+            if code != OpKind.COMMITTED:
+                self.commit = min(self.commit, place)
         elif kind == Kind.OP and code == OpKind.ROLLBACK:
             self.rollback = min(self.rollback, place)
         elif kind == Kind.TARGET:
@@ -60,8 +64,10 @@ class _Seen:
             )
 
     def outcome(self) -> str:
-        if self.commit != self.rollback:
-            return COMMITTED if self.commit < self.rollback else ROLLED_BACK
+        if self.rollback < self.committed:
+            return ROLLED_BACK
+        if self.commit < FAR:
+            return COMMITTED
         return COMMITTED if self.reading >= 0 and self.reading % STATES == SENT else OPEN
 
     def messages(self) -> list[bytes]:

@@ -126,9 +126,11 @@ def slot(now_ms: int) -> Column:
 def countable(tallies: Frame) -> Frame:
     """Return the columns of `COUNTED`."""
     has_half = F.col("halves") > 0
-    is_pending = ((F.col("commits") + F.col("rollbacks")) == 0) & has_half & (F.col("discarded") < F.col("generation"))
+    is_committed = F.col("first_commit") < F.col("first_rollback")
+    is_open = (F.col("commits") == 0) & ((F.col("rollbacks") == 0) | is_committed)  # a COMMITTED waits for its owner
+    is_pending = is_open & has_half & (F.col("discarded") < F.col("generation"))
     flags = {
-        "commits": F.col("first_commit") < F.col("first_rollback"),
+        "commits": (F.col("commits") > 0) & is_committed,
         "rollbacks": F.col("first_rollback") < F.col("first_commit"),
         "pending": is_pending,
         "halves": has_half,

@@ -11,7 +11,7 @@ from typing import Any
 from txcore.audit.verdicts import VIA_TABLE
 from txcore.errors import TxcoreError
 from txcore.ids import born_ms
-from txcore.records import OpKind
+from txcore.records import FINAL_KINDS
 from txcore_spark import expressions as F
 from txcore_spark.coverage import Coverage, Gap
 from txcore_spark.frames import Frame
@@ -63,7 +63,7 @@ def _closed_below(rows: Frame, number: int, horizon: bytes, ended_ms: int) -> in
     """Return how many rows that were read below the horizon a prune at that time would have deleted."""
     # A prune leaves the rows of messages that wait in the message table.
     is_row = (F.col("kind") == int(Kind.ROW)) & (F.col("source") == number) & ~F.col("code").isin(VIA_TABLE)
-    is_final = (F.col("kind") == int(Kind.OP)) & F.col("code").isin(int(OpKind.COMMIT), int(OpKind.ROLLBACK))
+    is_final = (F.col("kind") == int(Kind.OP)) & F.col("code").isin([int(kind) for kind in FINAL_KINDS])
     ended = rows.where(is_final & (F.col("ts_ms") < ended_ms)).select("tx")
     below = rows.where(is_row & (F.col("tx") < F.lit(bytes(horizon)))).select("tx").distinct()
     return int(below.join(ended, ["tx"], "left_semi").count())

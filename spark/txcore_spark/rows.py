@@ -19,7 +19,7 @@ from txcore.audit.targets import target_digest, target_place
 from txcore.audit.verdicts import OPS_PER_RECORD
 from txcore.errors import NewerRecordError, WireFormatError
 from txcore.history.copies import is_copy
-from txcore.records import MARK_KINDS, WALL_MS_MAX, Half, LogKind, Op, OpKind, ParkCode
+from txcore.records import DECIDING_KINDS, MARK_KINDS, WALL_MS_MAX, Half, LogKind, Op, OpKind, ParkCode
 from txcore.signed_records import unsigned
 from txcore.signing import GroupKeys
 
@@ -98,7 +98,7 @@ SPARK_SCHEMA: Final = ", ".join(
 
 Row: TypeAlias = tuple[Any, ...]
 NO_DIGEST: Final[Row] = (None, None, None)
-KEPT_OPS: Final = frozenset({OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE, *MARK_KINDS})
+KEPT_OPS: Final = DECIDING_KINDS | MARK_KINDS | {OpKind.DISCARD, OpKind.DECIDED, OpKind.FORCE}
 """Ops on which verdicts rest; a tick may be the proof of a copy. Checks and nudges say nothing about the end."""
 
 
@@ -146,6 +146,7 @@ class Rows:
         of_half = (*numbers_of(digest.joined(digests)), None)
         ts_ms = _time_ms(half.born_ms if appended_ms is None else appended_ms)
         deadline_ms = min(ts_ms + self._patience_ms(half), DEADLINE_MS_MAX)
+        decided = OpKind.COMMIT if half.final_at >= 0 else half.decided
         for index, message in enumerate(half.messages or [None]):
             flags = FENCED if half.fence_decides else 0
             topic = None if message is None else message.topic
@@ -154,7 +155,7 @@ class Rows:
                     half.transaction_id, bucket, 1, 0, place.backend, place.group, place.source, place.partition,
                     position, position * OPS_PER_RECORD, ts_ms, half.generation, index, len(half.messages),
                     0 if message is None else message_hash(half.group, index, digests[index], key=self.secret), 0,
-                    half.decided, flags, deadline_ms, topic, half.reason or None, *(NO_DIGEST if index else of_half),
+                    decided, flags, deadline_ms, topic, half.reason or None, *(NO_DIGEST if index else of_half),
                 )
             )  # fmt: skip
         if is_copy(half):
@@ -200,6 +201,7 @@ class Rows:
     def _add_op(self, position: int, number: int, op: Op, appended_ms: int | None) -> None:
         place = self.place
         is_discard = op.kind == OpKind.DISCARD
+        decision = OpKind.COMMIT if op.kind == OpKind.COMMITTED else op.decision
         bucket = MARKS if op.kind in MARK_KINDS else bucket_of(op.transaction_id)  # a mark's id is a nonce
         text = f"{op.by}: {op.reason}" if op.forced or is_discard else None
         self.found.append(
@@ -207,7 +209,7 @@ class Rows:
                 op.transaction_id, bucket, 2, op.kind, place.backend, place.group, place.source,
                 place.partition, position, position * OPS_PER_RECORD + number,
                 _time_ms(op.at_ms if appended_ms is None else appended_ms), op.generation, 0, op.count, 0,
-                hash_of(op.token), PARK_NUMBERS.get(op.reason, 0) if is_discard else op.decision, op.forced, 0, None,
+                hash_of(op.token), PARK_NUMBERS.get(op.reason, 0) if is_discard else decision, op.forced, 0, None,
                 text, *NO_DIGEST,
             )
         )  # fmt: skip

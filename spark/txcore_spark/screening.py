@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from txcore.audit.verdicts import SENT, STATES
-from txcore.records import MARK_KINDS, Forced, OpKind
+from txcore.records import DECIDING_KINDS, MARK_KINDS, Forced, OpKind
 from txcore_spark import expressions as F
 from txcore_spark.expressions import Column
 from txcore_spark.frames import Frame
@@ -46,7 +46,7 @@ def screened(rows: Frame, late_ms: int, fence_only: Sequence[int] = ()) -> Frame
         fence_only: Groups in which the fence decides every half, whatever the half says of itself.
     """
     is_half, is_target, is_row = (F.col("kind") == int(kind) for kind in (Kind.HALF, Kind.TARGET, Kind.ROW))
-    is_end = _is_op(OpKind.COMMIT, OpKind.ROLLBACK)
+    is_end, is_committed = _is_op(*DECIDING_KINDS), _is_op(OpKind.COMMITTED)
     is_log = is_half | is_target | (F.col("kind") == int(Kind.OP))
     facts = rows.where((F.col("kind") < int(Kind.COVER)) & ~is_mark())
     grouped = facts.aggregate(
@@ -60,6 +60,7 @@ def screened(rows: Frame, late_ms: int, fence_only: Sequence[int] = ()) -> Frame
         F.max_of(F.when(is_half, F.col("count"))).alias("declared"),
         F.min_of(F.when(is_half, F.col("ts_ms"))).alias("half_ms"),
         F.min_of(F.when(is_end, F.col("ts_ms"))).alias("op_ms"),
+        F.max_of(F.when(is_committed, F.lit(1))).alias("is_committed"),
         F.max_of(F.when(is_row, F.col("place") * STATES + F.col("code"))).alias("row_read"),
         *(
             F.max_of(F.when(holds, F.col(f"digest_{part}"))).alias(f"{name}_{part}")
@@ -93,7 +94,7 @@ def _bit(name: str) -> Column:
 def _packed() -> Column:
     """Return the number that a row adds to the packed counters."""
     is_half, is_target = F.col("kind") == int(Kind.HALF), F.col("kind") == int(Kind.TARGET)
-    is_commit, is_rollback = _is_op(OpKind.COMMIT), _is_op(OpKind.ROLLBACK)
+    is_commit, is_rollback = _is_op(OpKind.COMMIT, OpKind.RELEASED), _is_op(OpKind.ROLLBACK)
     is_forced = F.col("flags") == int(Forced.OVERRIDE)
     is_odd_half = (F.col("decision") > 0) | (F.col("flags").bits_and(UNSEEN) > 0) | (F.col("generation") > 0)
     holds = {
@@ -103,7 +104,7 @@ def _packed() -> Column:
         "commits": is_commit,
         "rollbacks": is_rollback,
         "disturbed": F.col("kind").isin(int(Kind.PARKED), int(Kind.COPY))
-        | ((F.col("kind") == int(Kind.OP)) & (~(is_commit | is_rollback) | is_forced))
+        | ((F.col("kind") == int(Kind.OP)) & (~_is_op(*DECIDING_KINDS) | is_forced))
         | (is_half & is_odd_half)
         | (is_target & (F.col("index") >= BITS_MAX))
         | (F.col("backend") >= BITS_MAX),
@@ -129,6 +130,7 @@ def _is_well(late_ms: int, fence_only: Sequence[int]) -> Column:
     may_lack_row = (F.col("fenced") == 0) & ~F.col("group").isin(list(fence_only))
     is_committed &= (row == 1) | ((row == 0) & may_lack_row)
     is_rolled_back = (F.col("commits") == 0) & (F.col("rollbacks") == 1) & (F.col("targets") == 0) & row.isin(0, 2)
+    is_rolled_back &= F.col("is_committed").is_null()  # else the ROLLBACK may have come second
     by_half = (
         _is_as_committed("half")
         & (F.col("halves") == 1)

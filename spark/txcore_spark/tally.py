@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from txcore.audit.verdicts import FAR, SENT, STATES
-from txcore.records import MARK_KINDS, Forced, OpKind, ParkCode
+from txcore.records import DECIDING_KINDS, MARK_KINDS, Forced, OpKind, ParkCode
 from txcore_spark import digests
 from txcore_spark import expressions as F
 from txcore_spark.expressions import Column
@@ -114,19 +114,21 @@ def _half_sums() -> list[Sum]:
 
 def _op_sums() -> list[Sum]:
     place, ts, generation = F.col("place"), F.col("ts_ms"), F.col("generation")
-    is_commit, is_rollback = _is_op(OpKind.COMMIT), _is_op(OpKind.ROLLBACK)
+    is_commit, is_rollback = _is_op(OpKind.COMMIT, OpKind.RELEASED), _is_op(OpKind.ROLLBACK)
+    is_committed = _is_op(OpKind.COMMITTED)
     is_discard, is_half = _is_op(OpKind.DISCARD), _is(Kind.HALF)
     is_exhausted = is_discard & (F.col("decision") == EXHAUSTED)
     is_other = is_discard & (F.col("decision") != EXHAUSTED)
-    is_decided = (is_half | _is_op(OpKind.DECIDED)) & (F.col("decision") > 0)
-    is_override = _is_op(OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DECIDED) & (F.col("flags") == int(Forced.OVERRIDE))
+    is_decided = (is_half | is_committed | _is_op(OpKind.DECIDED)) & (F.col("decision") > 0)
+    is_override = _is_op(*DECIDING_KINDS, OpKind.DECIDED) & (F.col("flags") == int(Forced.OVERRIDE))
     return [
         _high("op_home", _is(Kind.OP), F.col("backend"), -1),
         _count("commits", is_commit),
         _count("rollbacks", is_rollback),
-        _low("first_commit", is_commit, place),
+        _count("committed", is_committed),
+        _low("first_commit", is_commit | is_committed, place),
         _low("first_rollback", is_rollback, place),
-        _low("op_ms", is_commit | is_rollback, ts),
+        _low("op_ms", is_commit | is_committed | is_rollback, ts),
         _low("decided_at", is_decided, F.when(is_half, F.lit(0)).otherwise(place) * 4 + F.col("decision")),
         _high("discarded_other", is_other, generation, -1),
         _high("exhausted", is_exhausted, generation, -1),

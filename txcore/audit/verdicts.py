@@ -99,16 +99,18 @@ class Tally:
         fenced: Whether the fence table decides it.
         deadline_ms: When all its checks are over, at the latest; 0 without a half.
         half_ms: Time of its first copy; FAR without one.
-        op_ms: Time of its first final op; FAR without one.
+        op_ms: Time of its first final op or COMMITTED; FAR without one.
         targets: Targets on the half's own broker, every occurrence.
         present: Different targets among them.
         corrupt: Different targets that differ from the half, on any broker.
         altered: Whether a copy of the half has other messages than those whose digest the fence row has.
         missent: The same of the targets of a transaction without a half, which came by the message table.
         target_ms: Time of the newest target; 0 without one.
-        commits, rollbacks: Final ops of each kind.
-        first_commit, first_rollback: Their first places in the op log; FAR without one.
-        decided: 1 if a DECIDED(COMMIT) is in force, 2 for ROLLBACK, else 0.
+        commits, rollbacks: Final ops of each kind; a RELEASED is a COMMIT here.
+        committed: COMMITTED ops: decided, and to be released by the partition's owner.
+        first_commit, first_rollback: The first places in the op log of each decision, a COMMITTED included; FAR without
+            one.
+        decided: 1 if a DECIDED(COMMIT) is in force, or a COMMITTED; 2 for ROLLBACK, else 0.
         discarded: Highest generation of a DISCARD in force; -1 without one.
         undeliverable: Highest generation of such a DISCARD for targets that refuse; -1 without one.
         discarded_ms: Time of the newest DISCARD in force; 0 without one.
@@ -137,6 +139,7 @@ class Tally:
     target_ms: int = 0
     commits: int = 0
     rollbacks: int = 0
+    committed: int = 0
     first_commit: int = FAR
     first_rollback: int = FAR
     decided: int = 0
@@ -178,7 +181,12 @@ def _is_by_half(t: Any) -> Any:
 
 
 def _is_open(t: Any) -> Any:
-    return (t.commits + t.rollbacks) == 0
+    """No final op that counts: a ROLLBACK after a COMMITTED is none, and a COMMITTED waits for its RELEASED."""
+    return (t.commits == 0) & ((t.rollbacks == 0) | _is_commit(t))
+
+
+def _has_decision(t: Any) -> Any:
+    return (t.commits + t.rollbacks + t.committed) > 0
 
 
 def _is_given_up(t: Any) -> Any:
@@ -187,16 +195,16 @@ def _is_given_up(t: Any) -> Any:
 
 
 def _conflict(t: Any, _: Thresholds) -> Any:
-    return (t.commits > 0) & (t.rollbacks > 0) & (_is_commit(t) | (t.targets > 0))
+    return (t.commits + t.committed > 0) & (t.rollbacks > 0) & (_is_commit(t) | (t.targets > 0))
 
 
 def _conflict_refused(t: Any, _: Thresholds) -> Any:
-    return (t.commits > 0) & _is_rollback(t) & (t.targets == 0)
+    return (t.commits + t.committed > 0) & _is_rollback(t) & (t.targets == 0)
 
 
 def _lost(t: Any, _: Thresholds) -> Any:
     is_out = _is_by_half(t) | (t.row == SENT)  # a message that is still in the message table is not lost
-    has_hole = _is_commit(t) & (t.halves > 0) & (t.present < t.declared) & is_out
+    has_hole = (t.commits > 0) & _is_commit(t) & (t.halves > 0) & (t.present < t.declared) & is_out
     is_owed = (t.row == 1) | (t.row == SENT)
     has_nothing = is_owed & (t.row_early == 1) & (t.halves == 0) & (t.targets == 0) & _is_open(t)
     return (t.absence == 1) & (has_hole | (has_nothing & (t.row_absence == 1)))
@@ -213,7 +221,7 @@ def _phantom(t: Any, _: Thresholds) -> Any:
     # An operator takes an entry without a half off the list with a ROLLBACK, or with the COMMIT that is journaled.
     is_unasked = (t.first_rollback >= t.first_commit) & (t.decided != 1)
     is_no_dismissal = (t.parked == 0) | (t.poison < t.parked) | is_unasked
-    has_op = (t.commits + t.rollbacks > 0) & is_no_dismissal
+    has_op = _has_decision(t) & is_no_dismissal
     # A target that came by the message table never needed a half.
     has_target = (t.targets > 0) & _is_by_half(t)
     return (t.absence == 1) & (t.halves == 0) & (has_target | has_op)
@@ -224,7 +232,7 @@ def _misdecided(t: Any, _: Thresholds) -> Any:
     is_wrong_commit = _is_commit(t) & (_is_undone(t) | has_no_row)
     is_wrong_rollback = _is_rollback(t) & ((t.row == 1) | _is_via_table(t))
     # The fence says "forced", but no operator has asked for anything.
-    is_forced_by_nothing = (t.row == 4) & (t.forces == 0) & (t.commits + t.rollbacks > 0) & (t.absence == 1)
+    is_forced_by_nothing = (t.row == 4) & (t.forces == 0) & _has_decision(t) & (t.absence == 1)
     return (t.overrides == 0) & (is_wrong_commit | is_wrong_rollback | is_forced_by_nothing)
 
 
@@ -234,7 +242,8 @@ def _corrupt(t: Any, _: Thresholds) -> Any:
 
 def _stuck(t: Any, s: Thresholds) -> Any:
     is_pending = (t.halves > 0) & _is_open(t) & (t.discarded < t.generation)
-    return (t.absence == 1) & is_pending & (t.deadline_ms + s.grace_ms < s.now_ms)
+    is_unreleased = (t.committed > 0) & (t.op_ms + s.grace_ms < s.now_ms)  # its owner asks no fence before it
+    return (t.absence == 1) & is_pending & (is_unreleased | (t.deadline_ms + s.grace_ms < s.now_ms))
 
 
 def _discarded(t: Any, _: Thresholds) -> Any:
@@ -248,7 +257,7 @@ def _undeliverable(t: Any, _: Thresholds) -> Any:
 
 
 def _late_check(t: Any, s: Thresholds) -> Any:
-    return (t.halves > 0) & (t.commits + t.rollbacks > 0) & (t.op_ms < FAR) & (t.op_ms > t.half_ms + s.late_ms)
+    return (t.halves > 0) & _has_decision(t) & (t.op_ms < FAR) & (t.op_ms > t.half_ms + s.late_ms)
 
 
 PREDICATES: Final[Mapping[Verdict, Predicate]] = {
