@@ -175,3 +175,18 @@ def test_undecided_half(opened, port_line):
     send(backend, STATE.UNKNOWN)
     port_line(backend)("OK", "1 undecided")
     port_line(backend, horizon_s=0.001)("WARN", "more than the check horizon", "start a checker")
+
+
+@pytest.mark.breaks("port.unreleased")
+def test_committed_half_without_an_owner(opened, port_line, monkeypatch):
+    """The doctor warns about a committed half that no checker has released for long, and not after its release."""
+    backend, line = opened(), port_line(opened())
+    producer = TransactionProducer(backend, GROUP, listener=Listener(), release="owner")
+    producer.send_message_in_transaction(Message("t", b""), STATE.COMMIT)
+    line("OK", "1 committed halves wait")
+    monkeypatch.setattr(doctor_port, "UNRELEASED_S", -1.0)
+    line("WARN", "nothing of them is delivered", "start a checker")
+    checker = txcore.Checker(backend, GROUP, listener=Listener())
+    checker.run_once()
+    checker.stop()
+    line("OK", "0 committed halves wait")

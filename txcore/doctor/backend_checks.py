@@ -46,6 +46,8 @@ LEADERS_MAX: Final = 16
 LEADER_MARKS: Final = 3
 STALE_S: Final = 600.0
 """Seconds for which a running checker could have moved a checkpoint, after which the checkpoint counts as stale."""
+UNRELEASED_S: Final = 60.0
+"""Seconds for which a committed half may wait for the owner that releases it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +311,19 @@ def _pending(subject: PortSubject) -> Finding:
     return ok(text)
 
 
+def _unreleased(subject: PortSubject) -> Finding:
+    waiting = [aged for view in subject.views for aged in view.halves if aged.journey.awaits_release]
+    late = [aged for aged in waiting if aged.journey.is_pending and aged.quiet_s > UNRELEASED_S]
+    if not late:
+        return ok(f"{len(waiting)} committed halves wait for the checker that releases them")
+    oldest_s = max(aged.quiet_s for aged in late)
+    return warn(
+        f"{len(late)} committed halves wait for their release, the oldest for {duration(oldest_s)}: nothing of them is "
+        "delivered",
+        f"start a checker for group {subject.request.group!r}, or see what holds it up",
+    )
+
+
 CHECKS: Final = (
     Check("port.group", "the group exists, with the settings of the URL's options", _group),
     Check("port.probe", "marks are appended and read back in time", _probe_line, needs="port.group"),
@@ -318,6 +333,7 @@ CHECKS: Final = (
     Check("port.body-size", "one transaction's messages fit into a half", _body_size),
     Check("port.checkpoint", "checkpoints follow the log", _checkpoint, needs="port.probe"),
     Check("port.pending", "no half is undecided for long", _pending, needs="port.probe"),
+    Check("port.unreleased", "no committed half waits long for its release", _unreleased, needs="port.probe"),
 )
 
 

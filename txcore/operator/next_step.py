@@ -5,7 +5,8 @@ from __future__ import annotations
 from txcore.history.journey import Journey, why_no_half
 from txcore.ids import id_text
 from txcore.operator.plan import decider_text
-from txcore.operator.to_json import kind_name
+from txcore.operator.to_json import kind_name, park_code
+from txcore.records import ParkCode
 
 
 def next_step(journey: Journey, name: str = "") -> str:
@@ -25,10 +26,14 @@ def next_step(journey: Journey, name: str = "") -> str:
         return f"find the program that writes into this log; {rollback} takes it off the list"
     if journey.is_newer or (journey.is_parked and half is None):
         return why_no_half(journey)
+    if journey.is_parked and journey.awaits_release and park_code(journey) != ParkCode.UNDELIVERABLE:
+        return f"{resume}: it is committed, and the checker publishes it without asking"
     if journey.is_parked and journey.decided:
         return f"repair the topic, then {resume}"
     if journey.is_parked:
         return f"{resume}, or txcore commit | rollback {name} --why TEXT" if name else f"{resume}, or decide"
+    if journey.awaits_release:
+        return "committed; the checker that owns its partition publishes it"
     if journey.decided:
         return f"{kind_name(journey.decided)} is decided; the checker carries it out"
     if journey.request is not None:

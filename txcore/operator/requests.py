@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from txcore.op_rules import outcome_of
 from txcore.operator import to_json
 from txcore.operator.operator import Operator
 from txcore.records import FINAL_KINDS, OWNED_KINDS, Forced, Half, Op, OpKind
@@ -87,5 +88,5 @@ def _step_of(op: Op) -> str:
         return f"{'refused' if op.token else 'asked for'} {to_json.kind_name(op.decision)}"
     if op.forced == Forced.NO or op.kind not in FINAL_KINDS | OWNED_KINDS:
         return ""
-    decision = to_json.kind_name(op.decision if op.kind == OpKind.DECIDED else op.kind)
+    decision = to_json.kind_name(op.decision if op.kind == OpKind.DECIDED else outcome_of(op.kind))
     return f"{'decided' if op.kind == OpKind.DECIDED else 'executed'} {decision}"

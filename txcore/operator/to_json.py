@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 FORCED: Final[Mapping[int, str]] = {Forced.NO: "", Forced.YES: "forced", Forced.OVERRIDE: "forced against the fence"}
 
 
+AWAITS_RELEASE: Final = "committed, waits for release"
+"""The state of a half that its producer has committed and its partition's owner has not published."""
+
+
 def kind_name(kind: int) -> str | None:
     """Return the name of an op kind, None for 0."""
     try:
@@ -121,6 +125,7 @@ def _common(journey: Journey, half: Half | None) -> dict[str, Any]:
         "fenced": half.fence_decides if half else None,
         "asks_fence": half.asks_fence if half else None,
         "decided": kind_name(journey.decided),
+        "awaits_release": journey.awaits_release,
     }
 
 

@@ -46,6 +46,7 @@ def test_pending_for_programs(world):
         "fenced",
         "asks_fence",
         "decided",
+        "awaits_release",
         "newer_version",
         "topics",
         "messages",
@@ -53,6 +54,20 @@ def test_pending_for_programs(world):
         "request",
     }
     assert (line["topics"], line["messages"], line["fenced"], line["checks"]) == ([world.topic], 2, False, 0)
+
+
+def test_what_waits_for_its_owner_is_listed_as_committed(world):
+    """A half that its producer has committed, and no owner has released, is pending and says so."""
+    transaction = world.kit.producer(release="owner").begin()
+    transaction.publish(world.message())
+    transaction.prepare()
+    transaction.commit()
+    (line,) = world.json("pending")
+    assert (line["decided"], line["awaits_release"]) == ("COMMIT", True)
+    assert "committed, waits for release" in " ".join(world("pending").output.split())
+    assert "the checker that owns its partition publishes it" in " ".join(
+        world("show", line["transaction_id"]).output.split()
+    )
 
 
 def test_nothing_is_said_to_be_nothing(world):

@@ -146,6 +146,7 @@ def test_for_programs(world):
         "age_s",
         "checks",
         "decided",
+        "awaits_release",
         "newer_version",
         "fenced",
         "asks_fence",

@@ -164,6 +164,8 @@ def pending_row(journey: Journey, names: Mapping[bytes, str]) -> Sequence[str]:
     half = journey.half
     if half is None or journey.is_newer:
         decider = NEWER
+    elif journey.awaits_release:
+        decider = to_json.AWAITS_RELEASE
     elif journey.decided:
         decider = f"{to_json.kind_name(journey.decided)}, journaled"
     elif journey.request is not None:

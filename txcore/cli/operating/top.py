@@ -35,11 +35,11 @@ COUNT_EVERY_S: Final = 5.0
 """Time, in seconds, between two counts of the message table."""
 ROWS_MAX: Final = 10
 RATES: Final = {
-    "halves": None,
-    "commits": OpKind.COMMIT,
-    "rollbacks": OpKind.ROLLBACK,
-    "checks": OpKind.CHECKED,
-    "discards": OpKind.DISCARD,
+    "halves": (),
+    "commits": (OpKind.COMMIT, OpKind.RELEASED),
+    "rollbacks": (OpKind.ROLLBACK,),
+    "checks": (OpKind.CHECKED,),
+    "discards": (OpKind.DISCARD,),
 }
 
 
@@ -201,7 +201,8 @@ class View:
 
     def _sample(self) -> _Sample:
         counts = {
-            name: self._open.halves_read if kind is None else self._open.ends[kind] for name, kind in RATES.items()
+            name: sum(self._open.ends[kind] for kind in kinds) if kinds else self._open.halves_read
+            for name, kinds in RATES.items()
         }
         return _Sample(time.monotonic(), counts)
 

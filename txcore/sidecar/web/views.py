@@ -145,6 +145,8 @@ def list_row(group: str, row: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     maximum = row.get("checks_max")
     if row.get("newer_version"):
         decider = f"a newer txcore (wire version {row['newer_version']})"
+    elif row.get("awaits_release"):
+        decider = to_json.AWAITS_RELEASE
     elif row.get("decided"):
         decider = f"{row['decided']}, journaled"
     elif row.get("request"):
