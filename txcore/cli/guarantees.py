@@ -37,6 +37,11 @@ A delayed message needs a fence on every broker: it waits in the database, is ne
 is sent at least once after that, as any message of the message table. A cancel holds if and only if its database
 transaction commits; until then no relay sends the message ([later](later.md)).
 
+With `release="owner"` the checker publishes, at least once on every broker: ACCEPTED says that the decision is stored,
+and that the message will be delivered or is visibly parked. Without a checker nothing is published. "One decision", and
+no message without it, then rest on the log also without a fence, no longer on time
+([let the checker publish](owner-release.md)).
+
 The listener style writes its half before the listener runs, so a half without a fence row is left to
 `check_local_transaction`, after a tombstone. A listener that forgets `fence(connection)` therefore loses nothing, if
 its check answers rightly. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.
