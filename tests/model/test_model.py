@@ -79,7 +79,7 @@ def _asks_again(pending, now_ms, *, must_carry):
 
 BROKEN_CODE = {
     "a discard counts after a decision": (deciding, "is_discard_in_force", lambda *_, **__: True, "resume", "S10"),
-    "a rollback is not final": (fold, "FINAL_KINDS", frozenset({OpKind.COMMIT}), "fenced", "L1"),
+    "a rollback is not final": (fold, "DECIDING_KINDS", frozenset({OpKind.COMMIT}), "fenced", "L1"),
     "checks have no limit": (model_fold, "decide", _never_discards, "listener", "S9"),
     "what is decided is asked again": (model_fold, "decide", _asks_again, "listener", "S9"),
 }
