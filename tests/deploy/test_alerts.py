@@ -49,6 +49,7 @@ def test_every_metric_of_trouble_has_an_alert():
     text = " ".join(rule["expr"] for rule in alerts())
     for name in (
         "txcore_pending_oldest_age_seconds",
+        "txcore_unreleased_oldest_age_seconds",
         "txcore_parked_halves",
         "txcore_table_rows",
         "txcore_table_oldest_age_seconds",

@@ -85,6 +85,12 @@ def test_an_alert_fires_while_a_message_of_the_table_is_parked(evaluate):
     evaluate("TxcoreTableParked", series, "0x5 1x60 0x5", {4: None, 6: FIRED, 60: FIRED, 68: None})
 
 
+def test_an_alert_fires_while_a_committed_half_waits(evaluate):
+    """A committed half that its owner does not publish for minutes is reported, and no short wait is."""
+    series = 'txcore_unreleased_oldest_age_seconds{group="invoices"}'
+    evaluate("TxcoreUnreleased", series, "0x5 30x5 0+60x20 0x5", {5: None, 10: None, 16: FIRED, 30: FIRED, 34: None})
+
+
 def test_an_alert_fires_while_the_table_is_not_drained(evaluate):
     """A message that waits for minutes is reported."""
     series = 'txcore_table_oldest_age_seconds{group="invoices"}'

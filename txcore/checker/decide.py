@@ -51,6 +51,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         park: The reason why it cannot be checked at all.
         poison: The raw bytes of a record that is no half.
         final_at: The op position of its COMMITTED: it is decided, and its owner publishes it; -1 without one.
+        committed_ms: Time at which the op log took that COMMITTED, or at which it was read; 0 where that is not known.
         is_taken: Whether the store, which keeps resolutions unique, has said that it has a COMMITTED.
         is_unproven: Whether it was read from a copy that has no proof, and represents a half that nothing else is known
             of; see `copy_proofs`.
@@ -71,6 +72,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     poison: bytes | None = None
     is_unproven: bool = False
     final_at: int = -1
+    committed_ms: float = 0.0
     is_taken: bool = False
 
 
@@ -155,10 +157,15 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
         """Whether its COMMITTED was read back as the first final op, here or by the writer of a copy (R17)."""
         return self.extras.final_at >= 0
 
-    def commit(self, position: int) -> None:
-        """Note its COMMITTED."""
+    def commit(self, position: int, at_ms: float = 0.0) -> None:
+        """Note its COMMITTED, and when the op log took it."""
         self.decision = OpKind.COMMIT
-        self.note(final_at=position)
+        self.note(final_at=position, committed_ms=at_ms)
+
+    @property
+    def unreleased_since_ms(self) -> float | None:
+        """Time since which it waits for its release, for a half without that time its start; None if it does not."""
+        return (self.extras.committed_ms or self.start_ms) if self.is_committed else None
 
     @property
     def is_unreadable(self) -> bool:

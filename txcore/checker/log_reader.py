@@ -281,7 +281,7 @@ class LogReader:
         if copied_ms != start_ms:
             pending.note(copied_ms=copied_ms)
         if half.final_at >= 0:
-            pending.commit(half.final_at)
+            pending.commit(half.final_at, self._took_ms(record))
         self.gap.mark_copy(pending, half)
         if half.forced:
             pending.note(forced=half.forced)
@@ -305,6 +305,7 @@ class LogReader:
 
     def _take_ops(self, record: LogRecord, ops: Sequence[Op]) -> None:
         state, position = self._tenure.state, record.position
+        state.op_ms = self._took_ms(record)
         for op in ops:
             if not state.read_op(position, op):
                 self._context.report.event(names.OP_STALE, transaction_id=op.transaction_id, kind=op.kind)
@@ -319,6 +320,10 @@ class LogReader:
                 names.OP_CONFLICT, transaction_id=op.transaction_id, first=first, second=op.kind, by=op.by
             )
             self._context.counts["conflicts"] += 1
+
+    def _took_ms(self, record: LogRecord) -> float:
+        """Return when the log took a record; where the broker gives no time, when it is read."""
+        return self._tenure.now_ms() if record.appended_ms is None else record.appended_ms
 
     def _take_mark(self, record: LogRecord, op: Op) -> None:
         self.proofs.took_tick(op, record.position)

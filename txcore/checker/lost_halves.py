@@ -71,7 +71,7 @@ class LostHalves:
         at = Position(state.half_read or 0)
         for identity, generation, position in strays if self._log_begins else ():
             pending = unreadable(identity, at, generation, ParkCode.LOST, STRAY, b"")
-            pending.commit(position)
+            pending.commit(position, state.op_ms)
             self._lost.append(pending)
             state.read_half(at, pending)
 

@@ -77,7 +77,7 @@ def _found_committed(tenure: Tenure, pending: Pending) -> None:
     is there.
     """
     if pending.extras.is_taken and not pending.is_committed:
-        pending.commit(tenure.state.op_read or 0)
+        pending.commit(tenure.state.op_read or 0, tenure.now_ms())
     pending.note(is_taken=True)
     pending.due_ms = AT_ONCE_MS
 

@@ -37,6 +37,9 @@ class PartitionStats:
             knows may have ended.
         in_hand: Number of halves that are being checked or finished now.
         checkpoint_age_s: Seconds since a checkpoint was stored or found to be up to date.
+        owned_s: Seconds since the checker read its CLAIM back.
+        unreleased_age_s: Seconds since the COMMITTED of the half that waits longest for its release, where its owner
+            releases it; 0 for none. Looked for as the oldest one is.
         blocked: Why the partition waits for an upgraded checker; "" when it does not.
     """
 
@@ -47,6 +50,8 @@ class PartitionStats:
     in_hand: int
     checkpoint_age_s: float
     blocked: str = ""
+    owned_s: float = 0.0
+    unreleased_age_s: float = 0.0
 
 
 class PartitionOwner:
@@ -62,7 +67,9 @@ class PartitionOwner:
         self._unclosed = 0  #: entries to be closed before a checkpoint passes the ends of their halves
         self._closing = 0  #: of these, those that are being written
         self._oldest_ms = 0.0
+        self._unreleased_ms = 0.0
         self._look_again_s = 0.0
+        self._owned_since_s = context.clock.elapsed_s()
         self._bounded_at_s = context.clock.elapsed_s()  #: when the stored checkpoint was last known to be up to date
 
     def begin_sweep(self) -> None:
@@ -97,6 +104,7 @@ class PartitionOwner:
         try:
             if (yield from self._mark(logs, OpKind.CLAIM)):
                 logs.claimed()
+                self._owned_since_s = context.clock.elapsed_s()
                 immunity.begin_by(self.tenure.state, self.tenure.now_ms())
                 context.report.event(names.CHECKER_CLAIMED, partition=self.tenure.partition)
                 context.counts["claims"] += 1
@@ -242,23 +250,38 @@ class PartitionOwner:
 
     def stats(self) -> PartitionStats:
         """Return figures for operators; from any thread. They cost a checker that holds very many halves little."""
-        tenure, age_s = self.tenure, max(self.context.clock.elapsed_s() - self._bounded_at_s, 0.0)
+        tenure, now_s = self.tenure, self.context.clock.elapsed_s()
         is_claimed, pending = tenure.is_claimed and tenure.is_active, tenure.state.pending_count
+        self._look()
         return PartitionStats(
-            tenure.partition, is_claimed, pending, self._oldest_age_s(), tenure.in_hand, age_s, tenure.blocked
+            tenure.partition,
+            is_claimed,
+            pending,
+            self._age_s(self._oldest_ms),
+            tenure.in_hand,
+            max(now_s - self._bounded_at_s, 0.0),
+            tenure.blocked,
+            max(now_s - self._owned_since_s, 0.0) if is_claimed else 0.0,
+            self._age_s(self._unreleased_ms),
         )
 
-    def _oldest_age_s(self) -> float:
+    def _look(self) -> None:
+        """Search all halves for the oldest one, and for the one that waits longest for its release, now and then."""
         clock = self.context.clock
         now_s = clock.elapsed_s()
-        if now_s >= self._look_again_s:
-            starts_ms = (each.start_ms for each in self.tenure.state.pending.values() if each.start_ms)
-            self._oldest_ms = min(starts_ms, default=0.0)
-            looked_s = clock.elapsed_s()
-            self._look_again_s = looked_s + LOOK_SHARE * (looked_s - now_s)
-        if not self.tenure.state.pending_count or not self._oldest_ms:
+        if now_s < self._look_again_s:
+            return
+        halves = self.tenure.state.pending.values()
+        self._oldest_ms = min((each.start_ms for each in halves if each.start_ms), default=0.0)
+        waits_ms = (each.unreleased_since_ms for each in halves)
+        self._unreleased_ms = min((since_ms for since_ms in waits_ms if since_ms is not None), default=0.0)
+        looked_s = clock.elapsed_s()
+        self._look_again_s = looked_s + LOOK_SHARE * (looked_s - now_s)
+
+    def _age_s(self, since_ms: float) -> float:
+        if not self.tenure.state.pending_count or not since_ms:
             return 0.0
-        return max(self.tenure.now_ms() - self._oldest_ms, 0.0) / 1000
+        return max(self.tenure.now_ms() - since_ms, 0.0) / 1000
 
     def _has_room(self) -> bool:
         """Return whether a round may begin; its tick costs as much for one half as for many."""

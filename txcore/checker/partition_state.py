@@ -39,6 +39,7 @@ class PartitionState(DueHalves):
 
     Attributes:
         token: The claim in force where the op log was read to.
+        op_ms: The time at which the op log took the record that is folded, or at which it was read.
         early_ops: Ops that wait for their half, with their positions, by transaction id.
         conflicts: (kind of the final op that holds, later one that contradicts it).
         ended_parked: (transaction id, generation) of entries whose halves ended after all.
@@ -49,6 +50,7 @@ class PartitionState(DueHalves):
         super().__init__()
         begun = checkpoint or Checkpoint(None, None)
         self.token, self.half_read, self.op_read = begun.token, begun.half, begun.op
+        self.op_ms = 0.0
         self.conflicts: list[tuple[int, Op]] = []
         self.ended_parked: list[tuple[bytes, int]] = []
         self.strays: list[tuple[bytes, int, Position]] = []
@@ -142,7 +144,7 @@ class PartitionState(DueHalves):
                 return
             # A decision made while it was closed is not kept here, so the copy is judged by the log.
             if known.final_at >= 0 and new.extras.look_back is None:
-                new.commit(known.final_at)
+                new.commit(known.final_at, self.op_ms)
             self._open(seen, new)
             return
         # What is known of it rests on no record that counts: it was lost, or only a copy without a proof was read.
@@ -158,7 +160,7 @@ class PartitionState(DueHalves):
                 if not (self._lacks_ops and new.extras.copied_from):
                     new.note(look_back=current.extras.look_back)
             if current.is_committed and new.extras.look_back is None:  # else its journal is folded in log order
-                new.commit(current.extras.final_at)
+                new.commit(current.extras.final_at, current.extras.committed_ms)
             if current.is_journaled and not new.is_journaled:
                 new.decision, new.is_journaled = current.decision, True
                 new.note(forced=current.extras.forced)
@@ -169,7 +171,7 @@ class PartitionState(DueHalves):
         copied_ms = new.copied_ms
         seen.pending = current
         if new.is_committed:
-            self._commit(current, new.extras.final_at)
+            self._commit(current, new.extras.final_at, new.extras.committed_ms)
         current.position = seen.position
         current.count = max(current.count, new.count)
         current.begin_by(new.start_ms)
@@ -325,10 +327,10 @@ class PartitionState(DueHalves):
         elif seen.pending is not None and op.generation >= seen.generation:
             self.note_entry(op.transaction_id, op.generation)
 
-    def _commit(self, pending: Pending, position: int) -> None:
+    def _commit(self, pending: Pending, position: int, at_ms: float) -> None:
         """Note that a half is decided COMMIT by the COMMITTED at *position*, so that its owner publishes it (R17)."""
         if not pending.is_committed or position < pending.extras.final_at:
-            pending.commit(position)
+            pending.commit(position, at_ms)
             self.schedule(pending, AT_ONCE_MS)
 
     def _end(self, pending: Pending, op: Op, position: int) -> None:
@@ -337,7 +339,7 @@ class PartitionState(DueHalves):
         The first of these ops in log order holds. When a copy's journal is read again, earlier ones come later.
         """
         if op.kind == OpKind.COMMITTED:
-            self._commit(pending, position)
+            self._commit(pending, position, self.op_ms)
             return
         if op.kind == OpKind.ROLLBACK and 0 <= pending.extras.final_at <= position:
             self._report_conflict(OpKind.COMMIT, op)

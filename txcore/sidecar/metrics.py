@@ -46,6 +46,11 @@ SOURCE_UP: Final = Metric("txcore_source_up", "gauge", "0 while a database or ca
 PARTITIONS: Final = Metric("txcore_partitions", "gauge", "Partitions that this checker owns.")
 PENDING: Final = Metric("txcore_pending_halves", "gauge", "Undecided halves on this checker's partitions.")
 OLDEST: Final = Metric("txcore_pending_oldest_age_seconds", "gauge", "Age of the oldest undecided half; 0 for none.")
+UNRELEASED: Final = Metric(
+    "txcore_unreleased_oldest_age_seconds",
+    "gauge",
+    "Since the decision of the committed half here that waits longest for its owner's release; 0 for none.",
+)
 IN_HAND: Final = Metric("txcore_in_hand_halves", "gauge", "Halves that are being checked or finished now.")
 CHECKPOINT_AGE: Final = Metric(
     "txcore_checkpoint_age_seconds",
@@ -184,6 +189,7 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     yield PARTITIONS, (), len(partitions)
     yield PENDING, (), sum(each.pending for each in partitions)
     yield OLDEST, (), max((each.oldest_age_s for each in partitions), default=0.0)
+    yield UNRELEASED, (), max((each.unreleased_age_s for each in partitions), default=0.0)
     yield IN_HAND, (), sum(each.in_hand for each in partitions)
     for each in partitions:
         yield CHECKPOINT_AGE, (str(each.partition),), each.checkpoint_age_s

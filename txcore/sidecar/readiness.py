@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from txcore.checker.checker import CheckerStats
+from txcore.checker.partition_owner import PartitionStats
+from txcore.operator import formatting
 from txcore.sidecar.source_circuit import CALLBACK, SourceCircuit
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 TURN_MAX_S: Final = 8.0
 """Age, in seconds, of the last turn of a checker's loop, or of a relay, at which it counts as down."""
+UNRELEASED_MAX_S: Final = 60.0
+"""Time, in seconds, that a committed half may wait here for its owner's release."""
 OPTIONAL: Final = frozenset({CALLBACK})
 """Components without which a group is degraded, and still ready: it finishes all halves that others answer for."""
 
@@ -32,6 +36,7 @@ def components_of(checker: CheckerStats, circuits: Iterable[SourceCircuit], rela
     found |= {circuit.name: circuit.reason for circuit in circuits}
     if relay is not None:
         found["relay"] = relay
+    found |= {f"partition {each.partition}": text for each in checker.partitions if (text := _of_releases(each))}
     found |= {f"partition {partition}": f"fails: {reason}" for partition, reason in checker.failing.items()}
     return found | {
         f"partition {each.partition}": f"is blocked: {each.blocked}" for each in checker.partitions if each.blocked
@@ -42,6 +47,14 @@ def _of_checker(checker: CheckerStats) -> str:
     if not checker.is_running:
         return "its thread has ended"
     return f"its loop has not turned for {checker.turned_s:.0f} s" if checker.turned_s > TURN_MAX_S else ""
+
+
+def _of_releases(partition: PartitionStats) -> str:
+    """Return that releases are late; not while a new owner works off what waited for an owner."""
+    age_s = partition.unreleased_age_s
+    if min(age_s, partition.owned_s) <= UNRELEASED_MAX_S:
+        return ""
+    return f"a committed half waits for its release for {formatting.age(age_s)}"
 
 
 def trouble_of(relay: RelayStats) -> str:

@@ -12,7 +12,7 @@ from txcore.checker.decide import Decision, Pending, decide, terms_of
 from txcore.checker.partition_state import PartitionState
 from txcore.history.folding import Journeys
 from txcore.history.resuming import next_generation
-from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults
 from txcore.op_rules import PlacedOp, excludes, outcome_of
 from txcore.records import Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position, TargetMessage
 from txcore.wire import decode_half, decode_parked, encode_half, encode_ops
@@ -166,9 +166,36 @@ def test_the_outcome_of_each_kind():
     assert (ROLLBACK, OpKind.DISCARD) == (outcome_of(ROLLBACK), outcome_of(OpKind.DISCARD))
 
 
-def _owned(world, number):
+class Unreachable(Faults):
+    """The faults of a broker that answers no publish of a target."""
+
+    def fate(self, what, transaction_ids):
+        """Lose each target."""
+        return Fate.LOST if what == "target" else Fate.DONE
+
+
+@pytest.mark.parametrize(("profile", "after_takeover_s"), [(KAFKA_LIKE, 150), (RABBITMQ_LIKE, 30)])
+def test_stats_show_the_longest_wait_for_a_release(profile, after_takeover_s):
+    """It counts from the COMMITTED, which comes late here; without the broker's time, from where it was read."""
+    world = Owners(profile, faults=Unreachable(), listener=lambda _: State.UNKNOWN)
+    _owned(world, 7, check_max=1_000)
+    _owned(world, 8, check_max=1_000)
+    owner = world.start()
+    world.run(80)
+    assert 0 == owner.stats().unreleased_age_s
+    assert 80 == pytest.approx(owner.stats().oldest_age_s, abs=1)
+    world.op(COMMITTED, 7)
+    world.run(120)
+    assert 120 == pytest.approx(owner.stats().unreleased_age_s, abs=2)
+    assert 200 == pytest.approx(owner.stats().owned_s, abs=2)
+    following = world.restart(owner, 30)
+    assert after_takeover_s == pytest.approx(following.stats().unreleased_age_s, abs=2)
+    assert 30 == pytest.approx(following.stats().owned_s, abs=2)
+
+
+def _owned(world, number, **fields):
     """Append a half that its partition's owner releases, with the usual immunity."""
-    half = world.half(number)
+    half = world.half(number, **fields)
     records = world.broker.logs["g", LogKind.HALF, 0].records
     owned = msgspec.structs.replace(decode_half(records[-1].body), version=2, release=1)
     records[-1] = msgspec.structs.replace(records[-1], body=encode_half(owned))
