@@ -80,12 +80,15 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
 
     A copy holds no request of an operator, so its journal begins at an open one. Nor does it hold ops that wait for
     a generation which was not read yet: it begins before them. Nor ops that retention has removed unread: of such a
-    half that no fence decides the copy names the place of the last one, or none.
+    half that no fence decides the copy names the place of the last one, or none, and no COMMITTED: another final op may
+    have come before that.
     """
     state, extras = tenure.state, pending.extras
     folded_to, token = -1 if state.op_read is None else state.op_read, state.token
+    final_at = extras.final_at
     if extras.park is not None and extras.park[0] is ParkCode.COVERAGE_GAP:
         folded_to, token = extras.copied_from or NOWHERE
+        final_at = -1
     for place in (extras.force_at, state.waiting_from(pending.transaction_id)):
         if place is not None and place[0] <= folded_to:
             folded_to, token = place
@@ -99,7 +102,7 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
         proved_at=-1,
         token=token,
         missing=list(extras.missing or ()),
-        final_at=extras.final_at,
+        final_at=final_at,
         version=max(half.version, wire.OWNER_VERSION if pending.is_committed else wire.VERSION),
         **kept_by_copy(tenure, half, pending),
     )

@@ -157,6 +157,11 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
         """Whether its COMMITTED was read back as the first final op, here or by the writer of a copy (R17)."""
         return self.extras.final_at >= 0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the op log has its decision, so that no answer changes it any more."""
+        return self.is_journaled or self.is_committed
+
     def commit(self, position: int, at_ms: float = 0.0) -> None:
         """Note its COMMITTED, and when the op log took it."""
         self.decision = OpKind.COMMIT

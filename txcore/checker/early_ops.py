@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from txcore.checker.decide import Pending, needs_copy
 from txcore.checker.read_halves import ReadHalf
-from txcore.records import DECIDING_KINDS, FINAL_KINDS, Op, OpKind
+from txcore.op_rules import is_discard_in_force
+from txcore.records import DECIDING_KINDS, FINAL_KINDS, Op, OpKind, Position
 
 
 def is_early(op: Op, seen: ReadHalf) -> bool:
@@ -23,6 +24,21 @@ def end_in(ops: Sequence[tuple[int, Op]]) -> Op | None:
         return first if first.kind in FINAL_KINDS else None
     ends = (op for _, op in ops if op.kind in FINAL_KINDS and op.kind != OpKind.ROLLBACK)
     return next(ends, None)
+
+
+def committed_in(ops: Sequence[tuple[Position, Op]]) -> tuple[int, Position] | None:
+    """Return generation and place of the COMMITTED that leaves a half with these ops undecided.
+
+    None where it has ended, or is parked by one of them: its entry holds its messages.
+    """
+    deciding = [each for each in ops if each[1].kind in DECIDING_KINDS]
+    if not deciding or deciding[0][1].kind != OpKind.COMMITTED or end_in(deciding) is not None:
+        return None
+    at, committed = deciding[0]
+    discards = ((position, op) for position, op in ops if op.kind == OpKind.DISCARD)
+    if any(is_discard_in_force(op, is_decided=at <= position) for position, op in discards):
+        return None
+    return committed.generation, at
 
 
 def entry_left(op: Op, generation: int) -> int:

@@ -60,8 +60,8 @@ def call(tenure: Tenure, question: Callable[..., Any], about: object, database: 
 def _take_reading(tenure: Tenure, pending: Pending, reading: FenceReading) -> None:
     answer, report, identity = reading.answer, tenure.context.report, pending.transaction_id
     report.event(names.CHECK_ANSWERED, transaction_id=identity, answer=answer.value)
-    if pending.is_journaled:
-        return  # an override was read back while the fence was asked
+    if pending.is_settled:
+        return  # an override or a COMMITTED was read back while the fence was asked
     if answer in _DECISIONS:
         pending.decision = _DECISIONS[answer]
         pending.note(failures=0, missing=() if answer is FenceAnswer.SENT else pending.extras.missing)

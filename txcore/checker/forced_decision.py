@@ -38,7 +38,7 @@ def force(tenure: Tenure, pending: Pending) -> Flow[None]:
         if pending.decision:
             yield from finish.finish(tenure, pending)
             return
-    if tenure.may_write and not pending.is_closed:
+    if tenure.may_write and not (pending.is_closed or pending.is_committed):
         forced, reason = Forced.OVERRIDE if is_override else Forced.YES, f"{request.by}: {request.reason}"
         yield from op_writing.journal_decision(tenure, pending, wanted, forced=forced, reason=reason)
 
@@ -52,7 +52,7 @@ def _ask_fence(tenure: Tenure, pending: Pending, wanted: OpKind) -> Flow[str]:
     consent = consent_of(reading.answer, wanted, fence_decides=pending.terms.fenced)
     if consent not in {Consent.AGREES, Consent.ABSTAINS}:
         return f"refused: the fence says {reading.answer.value}"
-    if consent is Consent.AGREES and not pending.is_journaled:
+    if consent is Consent.AGREES and not pending.is_settled:
         pending.decision = wanted
         pending.note(forced=Forced.YES)
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from txcore.checker import retry_backoff
-from txcore.checker.decide import Pending
+from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.tenure import Tenure
 from txcore.runtime.commands import Flow, Spawn
 
@@ -58,10 +58,16 @@ def together(tenure: Tenure, chunk: list[Pending], step: Callable[[Tenure, Pendi
 
 
 def _held(tenure: Tenure, pending: Pending, flow: Flow[None]) -> Flow[None]:
-    """Run *flow* for a half in hand; whatever it ends with, the half is put back."""
+    """Run *flow* for a half in hand; whatever it ends with, the half is put back.
+
+    One whose COMMITTED was read meanwhile is due at once, however long the flow would have it wait.
+    """
+    was_committed = pending.is_committed
     try:
         yield from flow
     except Exception as error:  # noqa: BLE001 - one half's trouble, whatever it is, must not stop the others (R9)
         retry_backoff.put_off(tenure, pending, error)
     finally:
+        if pending.is_committed and not was_committed:
+            pending.due_ms = AT_ONCE_MS
         give_back(tenure, pending)

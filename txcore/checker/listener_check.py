@@ -27,6 +27,8 @@ def ask(tenure: Tenure, pending: Pending) -> Flow[None]:
     """Ask the listener, and write the answer: CHECKED for UNKNOWN, else DECIDED."""
     context, identity = tenure.context, pending.transaction_id
     half = yield from tenure.logs.half_of(pending)
+    if pending.is_committed:
+        return
     topics = {message.topic for message in half.messages}
     listener = next((each for each in context.listeners if _takes(each, topics)), None)
     if listener is None:
@@ -49,7 +51,7 @@ def ask(tenure: Tenure, pending: Pending) -> Flow[None]:
         context.report.event(names.CHECK_NO_ANSWER, transaction_id=identity, error=sentence_of(error))
         retry_backoff.put_off(tenure, pending, None, getattr(error, "retry_after_s", 0.0))
         return
-    if not tenure.may_write or pending.is_closed:
+    if not tenure.may_write or pending.is_closed or pending.is_committed:
         return
     if not isinstance(answer, LocalTransactionState):
         context.report.event(names.CHECK_NO_ANSWER, transaction_id=identity, answer=repr(answer))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from txcore import wire
 from txcore.checker import op_writing
 from txcore.checker.decide import Pending
 from txcore.checker.tenure import Tenure
-from txcore.records import REASON_SIZE_MAX, OpKind, ParkCode, Parked
+from txcore.records import REASON_SIZE_MAX, Half, OpKind, ParkCode, Parked
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 
@@ -14,7 +16,7 @@ from txcore.runtime.commands import Flow
 def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[None]:
     """Confirm the parked record, then write DISCARD; an undeliverable half's decision comes first."""
     context, identity = tenure.context, pending.transaction_id
-    if code is ParkCode.UNDELIVERABLE and not (pending.is_journaled or pending.is_committed):
+    if code is ParkCode.UNDELIVERABLE and not pending.is_settled:
         yield from op_writing.journal_decision(tenure, pending, OpKind.COMMIT, forced=pending.extras.forced)
         return
     half = None if pending.is_unreadable else (yield from tenure.logs.half_of(pending))
@@ -28,7 +30,7 @@ def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[
         by=context.by,
         at_ms=context.clock.wall_ms(),
         token=tenure.token,
-        half=pending.extras.poison or (wire.encode_half(half) if half else b""),
+        half=pending.extras.poison or (wire.encode_half(_with_decision(half, pending)) if half else b""),
         missing=list(pending.extras.missing or ()),
     )
     if not tenure.may_write or pending.is_closed:
@@ -42,3 +44,11 @@ def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[
         context.report.event(names.HALF_PARKED, transaction_id=identity, code=code, reason=reason)
         context.report.discard(half, reason)
         context.counts["parked"] += 1
+
+
+def _with_decision(half: Half, pending: Pending) -> Half:
+    """Return the half with the place of its COMMITTED, which decides it once retention has removed that op."""
+    if not pending.is_committed:
+        return half
+    version = max(half.version, wire.OWNER_VERSION)
+    return msgspec.structs.replace(half, final_at=pending.extras.final_at, version=version)

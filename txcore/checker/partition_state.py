@@ -16,7 +16,7 @@ from typing import Final
 
 from txcore.checker.decide import AT_ONCE_MS, Pending
 from txcore.checker.due_halves import DueHalves
-from txcore.checker.early_ops import end_in, entry_left, is_early, needs_order
+from txcore.checker.early_ops import committed_in, end_in, entry_left, is_early, needs_order
 from txcore.checker.read_halves import ReadHalf
 from txcore.op_rules import is_reply_to, outcome_of
 from txcore.records import (
@@ -372,8 +372,8 @@ class PartitionState(DueHalves):
             for position, op in ops:
                 if position <= op_read and op.kind in FINAL_KINDS and live_from is not None and position > live_from:
                     self._report_entry(identity, op.generation)
-            if ops[0][1].kind == OpKind.COMMITTED and end_in(ops) is None:
-                self.strays.append((identity, ops[0][1].generation, ops[0][0]))
+            if (stray := committed_in(ops)) is not None:
+                self.strays.append((identity, *stray))
             self.early_ops[identity] = [each for each in ops if each[0] > op_read]
             if not self.early_ops[identity]:
                 del self.early_ops[identity]

@@ -86,8 +86,10 @@ class Journey:
         self.entry = open_entry(self.entry, entry)
         if entry.code == ParkCode.CLOSED:
             self.closed_generation = max(self.closed_generation, entry.generation)
-        else:
+        elif self.entry is entry:
             self.parked.append(entry)
+            half = half_in(entry) if self.committed_at < 0 else None
+            self.committed_at = half.final_at if half is not None else self.committed_at
 
     @property
     def state(self) -> str:

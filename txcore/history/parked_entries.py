@@ -28,7 +28,12 @@ GONE_TEXT: Final = "its half is gone from the log, there is nothing to decide"
 
 
 def open_entry(before: Parked | None, record: Parked) -> Parked | None:
-    """Return a transaction's open entry after *record*, in log order; a CLOSED closes those up to its generation."""
+    """Return a transaction's open entry after *record*, in log order; a CLOSED closes those up to its generation.
+
+    A record LOST has no messages, so it replaces no entry that has them: that one can be resumed.
+    """
+    if record.code == ParkCode.LOST and before is not None and before.half and before.generation >= record.generation:
+        return before
     if record.code != ParkCode.CLOSED:
         return record
     return before if before is not None and before.generation > record.generation else None

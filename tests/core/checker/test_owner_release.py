@@ -8,13 +8,17 @@ from txcore_conformance.owners import Owners, name_of
 
 from txcore import LocalTransactionState as State
 from txcore import wire
+from txcore.checker.carrying import copy_of
 from txcore.checker.decide import Decision, Pending, decide, terms_of
+from txcore.checker.early_ops import committed_in
 from txcore.checker.partition_state import PartitionState
+from txcore.fence import FenceAnswer, FenceReading
 from txcore.history.folding import Journeys
+from txcore.history.parked_entries import half_in, open_entry
 from txcore.history.resuming import next_generation
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults
 from txcore.op_rules import PlacedOp, excludes, outcome_of
-from txcore.records import Half, LogKind, LogRecord, Op, OpKind, ParkCode, Position, TargetMessage
+from txcore.records import Half, LogKind, LogRecord, Op, OpKind, ParkCode, Parked, Position, TargetMessage
 from txcore.wire import decode_half, decode_parked, encode_half, encode_ops
 
 PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
@@ -166,6 +170,14 @@ def test_the_outcome_of_each_kind():
     assert (ROLLBACK, OpKind.DISCARD) == (outcome_of(ROLLBACK), outcome_of(OpKind.DISCARD))
 
 
+class Refusing(Faults):
+    """The faults of a broker that refuses every target."""
+
+    def fate(self, what, transaction_ids):
+        """Refuse each target."""
+        return Fate.REFUSED if what == "target" else Fate.DONE
+
+
 class Unreachable(Faults):
     """The faults of a broker that answers no publish of a target."""
 
@@ -200,3 +212,120 @@ def _owned(world, number, **fields):
     owned = msgspec.structs.replace(decode_half(records[-1].body), version=2, release=1)
     records[-1] = msgspec.structs.replace(records[-1], body=encode_half(owned))
     return half
+
+
+@pytest.mark.parametrize("answer", [State.UNKNOWN, State.ROLLBACK])
+def test_an_answer_is_void_once_a_committed_was_read(answer):
+    """A COMMITTED that is read while the listener is asked ends the question; the half is released at once."""
+
+    def ask(number):
+        world.op(COMMITTED, number)
+        return answer
+
+    world = Owners(KAFKA_LIKE, listener=ask)
+    world.call_s = 0.5
+    _owned(world, 7, interval_ms=600_000)
+    world.start()
+    world.run(60)
+    kinds = [op.kind for record in world.log(LogKind.OP) for op in wire.decode_ops(record.body)]
+    assert ([b"b7"], [7]) == (world.delivered(), world.asked)
+    assert not {OpKind.CHECKED, OpKind.DECIDED} & set(kinds)
+
+
+class LaterError(Exception):
+    """A failed check that is to be repeated much later."""
+
+    retry_after_s = 600.0
+
+
+def test_a_committed_half_waits_for_no_repeated_check():
+    """A COMMITTED that is read while the listener is asked is due at once, although the listener failed."""
+
+    def fail(number):
+        world.op(COMMITTED, number)
+        raise LaterError
+
+    world = Owners(KAFKA_LIKE, listener=fail)
+    world.call_s = 0.5
+    _owned(world, 7)
+    world.start()
+    world.run(60)
+    assert ([b"b7"], [7]) == (world.delivered(), world.asked)
+
+
+class Contrary:
+    """A fence that reads no row, just after the transaction was committed."""
+
+    def check(self, ids, *_):
+        """Append each COMMITTED, and say that the transaction was rolled back."""
+        for identity in ids:
+            self.world.op(COMMITTED, int.from_bytes(identity, "big"))
+        return {identity: FenceReading(FenceAnswer.ROLLBACK) for identity in ids}
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_an_answer_of_the_fence_is_void_once_a_committed_was_read(is_forced):
+    """The first final op in the log holds, whatever the fence says later, to a check or about a request."""
+    fence = Contrary()
+    world = fence.world = Owners(KAFKA_LIKE, fence=fence)
+    world.call_s = 0.5
+    _owned(world, 7, fenced=True)
+    if is_forced:
+        world.operator.rollback(name_of(7), "the customer has called")
+    world.start()
+    world.run(60)
+    assert [b"b7"] == world.delivered()
+    assert ROLLBACK not in [op.kind for record in world.log(LogKind.OP) for op in wire.decode_ops(record.body)]
+
+
+def test_an_entry_says_where_the_committed_is():
+    """An undeliverable half is parked with the place of its COMMITTED; a resumed copy knows of it without the op."""
+    world = Owners(KAFKA_LIKE, faults=Refusing())
+    _owned(world, 7)
+    at = world.op(COMMITTED, 7)
+    world.start()
+    world.run(60)
+    (entry,) = [decode_parked(record.body) for record in world.log(LogKind.PARKED)]
+    assert (ParkCode.UNDELIVERABLE, at, 2) == (entry.code, half_in(entry).final_at, half_in(entry).version)
+    fold = Journeys(0)
+    fold.read_parked(world.log(LogKind.PARKED)[0])
+    assert at == next_generation(fold.found[name_of(7)], "ann", "the topic is back").final_at
+
+
+def test_a_lost_entry_replaces_none_that_has_messages():
+    """An entry LOST has no messages, so an entry of the same generation that has them stays the open one."""
+    whole = Parked(1, A, 0, ParkCode.UNDELIVERABLE, "", 0, "c", 0, b"", b"half")
+    lost = Parked(1, A, 0, ParkCode.LOST, "", 0, "c", 0, b"", b"")
+    later = msgspec.structs.replace(lost, generation=1)
+    assert [whole, lost, later] == [open_entry(whole, lost), open_entry(None, lost), open_entry(whole, later)]
+
+
+@pytest.mark.parametrize(
+    ("ops", "found"),
+    [
+        ([COMMITTED], (0, 0)),
+        ([COMMITTED, RELEASED], None),
+        ([ROLLBACK, COMMITTED], None),
+        ([Op(OpKind.DISCARD, A, reason=ParkCode.CHECKS_EXHAUSTED), COMMITTED], None),
+        ([COMMITTED, Op(OpKind.DISCARD, A, reason=ParkCode.CHECKS_EXHAUSTED)], (0, 0)),
+        ([COMMITTED, Op(OpKind.DISCARD, A, reason=ParkCode.UNDELIVERABLE)], None),
+    ],
+)
+def test_a_committed_whose_half_is_gone_is_looked_at(ops, found):
+    """It leaves the half undecided, unless the half has ended or its entry holds its messages."""
+    placed = [(Position(at), op if isinstance(op, Op) else Op(op, A)) for at, op in enumerate(ops)]
+    assert found == committed_in(placed)
+
+
+@pytest.mark.parametrize("has_gap", [False, True])
+def test_a_copy_names_no_committed_that_need_not_be_the_first_end(has_gap):
+    """Where retention has removed ops of a half before its COMMITTED was read, a ROLLBACK may have come first."""
+    world = Owners(KAFKA_LIKE, faults=Unreachable())
+    half = _owned(world, 7, check_max=1_000)
+    at = world.op(COMMITTED, 7)
+    owner = world.start()
+    world.run(5)
+    pending = owner.tenure.state.pending[name_of(7)]
+    if has_gap:
+        pending.note(park=(ParkCode.COVERAGE_GAP, "ops are gone"))
+    assert (-1 if has_gap else at) == copy_of(owner.tenure, half, pending).final_at
