@@ -12,9 +12,8 @@ from txcore.checker.carrying import copy_of
 from txcore.checker.decide import Decision, Pending, decide, terms_of
 from txcore.checker.early_ops import committed_in
 from txcore.checker.partition_state import PartitionState
-from txcore.fence import FenceAnswer, FenceReading
 from txcore.history.folding import Journeys
-from txcore.history.parked_entries import half_in, open_entry
+from txcore.history.parked_entries import open_entry
 from txcore.history.resuming import next_generation
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults
 from txcore.op_rules import PlacedOp, excludes, outcome_of
@@ -170,14 +169,6 @@ def test_the_outcome_of_each_kind():
     assert (ROLLBACK, OpKind.DISCARD) == (outcome_of(ROLLBACK), outcome_of(OpKind.DISCARD))
 
 
-class Refusing(Faults):
-    """The faults of a broker that refuses every target."""
-
-    def fate(self, what, transaction_ids):
-        """Refuse each target."""
-        return Fate.REFUSED if what == "target" else Fate.DONE
-
-
 class Unreachable(Faults):
     """The faults of a broker that answers no publish of a target."""
 
@@ -212,84 +203,6 @@ def _owned(world, number, **fields):
     owned = msgspec.structs.replace(decode_half(records[-1].body), version=2, release=1)
     records[-1] = msgspec.structs.replace(records[-1], body=encode_half(owned))
     return half
-
-
-@pytest.mark.parametrize("answer", [State.UNKNOWN, State.ROLLBACK])
-def test_an_answer_is_void_once_a_committed_was_read(answer):
-    """A COMMITTED that is read while the listener is asked ends the question; the half is released at once."""
-
-    def ask(number):
-        world.op(COMMITTED, number)
-        return answer
-
-    world = Owners(KAFKA_LIKE, listener=ask)
-    world.call_s = 0.5
-    _owned(world, 7, interval_ms=600_000)
-    world.start()
-    world.run(60)
-    kinds = [op.kind for record in world.log(LogKind.OP) for op in wire.decode_ops(record.body)]
-    assert ([b"b7"], [7]) == (world.delivered(), world.asked)
-    assert not {OpKind.CHECKED, OpKind.DECIDED} & set(kinds)
-
-
-class LaterError(Exception):
-    """A failed check that is to be repeated much later."""
-
-    retry_after_s = 600.0
-
-
-def test_a_committed_half_waits_for_no_repeated_check():
-    """A COMMITTED that is read while the listener is asked is due at once, although the listener failed."""
-
-    def fail(number):
-        world.op(COMMITTED, number)
-        raise LaterError
-
-    world = Owners(KAFKA_LIKE, listener=fail)
-    world.call_s = 0.5
-    _owned(world, 7)
-    world.start()
-    world.run(60)
-    assert ([b"b7"], [7]) == (world.delivered(), world.asked)
-
-
-class Contrary:
-    """A fence that reads no row, just after the transaction was committed."""
-
-    def check(self, ids, *_):
-        """Append each COMMITTED, and say that the transaction was rolled back."""
-        for identity in ids:
-            self.world.op(COMMITTED, int.from_bytes(identity, "big"))
-        return {identity: FenceReading(FenceAnswer.ROLLBACK) for identity in ids}
-
-
-@pytest.mark.parametrize("is_forced", [False, True])
-def test_an_answer_of_the_fence_is_void_once_a_committed_was_read(is_forced):
-    """The first final op in the log holds, whatever the fence says later, to a check or about a request."""
-    fence = Contrary()
-    world = fence.world = Owners(KAFKA_LIKE, fence=fence)
-    world.call_s = 0.5
-    _owned(world, 7, fenced=True)
-    if is_forced:
-        world.operator.rollback(name_of(7), "the customer has called")
-    world.start()
-    world.run(60)
-    assert [b"b7"] == world.delivered()
-    assert ROLLBACK not in [op.kind for record in world.log(LogKind.OP) for op in wire.decode_ops(record.body)]
-
-
-def test_an_entry_says_where_the_committed_is():
-    """An undeliverable half is parked with the place of its COMMITTED; a resumed copy knows of it without the op."""
-    world = Owners(KAFKA_LIKE, faults=Refusing())
-    _owned(world, 7)
-    at = world.op(COMMITTED, 7)
-    world.start()
-    world.run(60)
-    (entry,) = [decode_parked(record.body) for record in world.log(LogKind.PARKED)]
-    assert (ParkCode.UNDELIVERABLE, at, 2) == (entry.code, half_in(entry).final_at, half_in(entry).version)
-    fold = Journeys(0)
-    fold.read_parked(world.log(LogKind.PARKED)[0])
-    assert at == next_generation(fold.found[name_of(7)], "ann", "the topic is back").final_at
 
 
 def test_a_lost_entry_replaces_none_that_has_messages():

@@ -1,0 +1,163 @@
+"""An owner and a COMMITTED that comes at an awkward moment: beside a check, without its half, before a resume."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from txcore_conformance.owners import Owners, name_of
+
+from txcore import LocalTransactionState as State
+from txcore.fence import FenceAnswer, FenceReading
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults
+from txcore.records import LogKind, OpKind, ParkCode
+from txcore.wire import decode_half, encode_half
+
+PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
+COMMITTED = OpKind.COMMITTED
+by_profile = pytest.mark.parametrize("profile", PROFILES, ids=lambda each: each.name)
+
+
+class Answering:
+    """A fence that has one answer."""
+
+    is_async = False
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = []
+
+    def check(self, transaction_ids, group):
+        self.asked += transaction_ids
+        return {each: FenceReading(self.answer) for each in transaction_ids}
+
+
+class Refusing(Faults):
+    """The faults of a broker that refuses targets."""
+
+    refused = "target"
+
+    def fate(self, what, transaction_ids):
+        return Fate.REFUSED if what == self.refused else Fate.DONE
+
+
+def owned(world, number, **fields):
+    """Append a half that its partition's owner releases."""
+    half = world.half(number, **fields)
+    records = world.broker.logs["g", LogKind.HALF, 0].records
+    body = encode_half(msgspec.structs.replace(decode_half(records[-1].body), version=2, release=1))
+    records[-1] = msgspec.structs.replace(records[-1], body=body)
+    return half
+
+
+@by_profile
+@pytest.mark.parametrize("answer", [FenceAnswer.ROLLBACK, FenceAnswer.PRUNED, FenceAnswer.NO_ANSWER])
+def test_a_committed_that_is_read_while_the_fence_is_asked_holds(profile, answer):
+    """The answer is too late: the half is published, and nothing else is written about it."""
+    world = Owners(profile, fence=Answering(answer))
+    world.call_s = 5.0
+    owned(world, 7, fenced=True)
+    world.start()
+    assert world.run(10, lambda: world.fence.asked)
+    world.op(COMMITTED, 7)
+    world.run(60)
+    assert ([b"b7"], []) == (world.delivered(), world.parked())
+    assert ["COMMITTED", "RELEASED"] == world.kinds(7)
+
+
+@by_profile
+@pytest.mark.parametrize("answer", [State.UNKNOWN, State.ROLLBACK, None])
+def test_a_committed_that_is_read_while_the_listener_is_asked_is_released_at_once(profile, answer):
+    """Neither the answer nor the pause after it delays the release."""
+    world = Owners(profile, listener=lambda _: answer)
+    world.call_s = 5.0
+    owned(world, 7, interval_ms=600_000)
+    world.start()
+    assert world.run(10, lambda: world.asked)
+    world.op(COMMITTED, 7)
+    world.run(10)
+    assert ([b"b7"], ["COMMITTED", "RELEASED"]) == (world.delivered(), world.kinds(7))
+
+
+class LaterError(Exception):
+    """A failed check that is to be repeated much later."""
+
+    retry_after_s = 600.0
+
+
+def test_a_committed_half_waits_for_no_repeated_check():
+    """A COMMITTED that is read while the listener is asked is due at once, although the listener failed."""
+
+    def fail(number):
+        world.op(COMMITTED, number)
+        raise LaterError
+
+    world = Owners(KAFKA_LIKE, listener=fail)
+    world.call_s = 0.5
+    owned(world, 7)
+    world.start()
+    world.run(60)
+    assert ([b"b7"], [7]) == (world.delivered(), world.asked)
+
+
+class Contrary:
+    """A fence that reads no row, just after the transaction was committed."""
+
+    def check(self, ids, *_):
+        """Append each COMMITTED, and say that the transaction was rolled back."""
+        for identity in ids:
+            self.world.op(COMMITTED, int.from_bytes(identity, "big"))
+        return {identity: FenceReading(FenceAnswer.ROLLBACK) for identity in ids}
+
+
+def test_a_request_is_void_once_a_committed_was_read():
+    """The first final op in the log holds, although the fence allows what an operator asks for."""
+    fence = Contrary()
+    world = fence.world = Owners(KAFKA_LIKE, fence=fence)
+    world.call_s = 0.5
+    owned(world, 7, fenced=True)
+    world.operator.rollback(name_of(7), "the customer has called")
+    world.start()
+    world.run(60)
+    assert [b"b7"] == world.delivered()
+    assert "ROLLBACK" not in world.kinds(7)
+
+
+@pytest.mark.parametrize("before", [OpKind.NUDGE, OpKind.CHECKED])
+def test_a_stray_committed_is_parked_whatever_ops_come_before_it(before):
+    """An op that decides nothing does not hide that the half was committed, and is gone unreleased."""
+    world = Owners(KAFKA_LIKE)
+    owned(world, 7)
+    world.op(before, 7)
+    world.op(COMMITTED, 7)
+    lose_halves(world)
+    world.start()
+    world.run(60)
+    assert (7, ParkCode.LOST) in world.parked()
+
+
+def lose_halves(world):
+    """Have the half log lose all that it holds, and hold another half."""
+    world.half(8, check_max=1_000)
+    world.trim(LogKind.HALF, world.log(LogKind.HALF)[-1].position)
+
+
+@pytest.mark.parametrize("profile", PROFILES[:-1], ids=lambda each: each.name)
+def test_a_resume_asks_nothing_about_what_is_committed_when_retention_has_removed_it(profile):
+    """The entry says that its half is committed, and where that stood."""
+    world = Owners(profile, faults=Refusing(), listener=lambda _: State.ROLLBACK)
+    owned(world, 7)
+    world.op(COMMITTED, 7)
+    owner = world.start()
+    world.run(600)
+    assert [(7, ParkCode.UNDELIVERABLE)] == world.parked()
+    world.kill(owner)
+    world.faults.refused = ""
+    world.half(8)
+    for kind in (LogKind.HALF, LogKind.OP):
+        world.trim(kind, world.log(kind)[-1].position)
+    (parked,) = world.operator.parked()
+    assert name_of(7) == parked.transaction_id
+    world.operator.resume(parked.transaction_id, "the target is back")
+    world.start()
+    world.run(60)
+    assert (True, False, False) == (b"b7" in world.delivered(), 7 in world.asked, 7 in world.listed())
