@@ -20,8 +20,8 @@ Configurations:
 
 Not covered, left to the simulator and to `make refine`: the two logs read apart, merged ops, several transactions
 (S12, L2, head of line), bodies (S7), carried copies, replay length (L4, except that an old checkpoint never
-replaces a newer one), retention, forced decisions, database failover, a listener that breaks its contract, a
-pause longer than the margin without a fence.
+replaces a newer one), release by the partition's owner (R17, S14), retention, forced decisions, database failover, a
+listener that breaks its contract, a pause longer than the margin without a fence.
 """
 
 from __future__ import annotations

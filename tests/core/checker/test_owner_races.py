@@ -143,7 +143,7 @@ def lose_halves(world):
 
 @pytest.mark.parametrize("profile", PROFILES[:-1], ids=lambda each: each.name)
 def test_a_resume_asks_nothing_about_what_is_committed_when_retention_has_removed_it(profile):
-    """The entry says that its half is committed, and where that stood."""
+    """The entry says that its half is committed, and where its COMMITTED was."""
     world = Owners(profile, faults=Refusing(), listener=lambda _: State.ROLLBACK)
     owned(world, 7)
     world.op(COMMITTED, 7)
