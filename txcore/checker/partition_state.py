@@ -182,10 +182,13 @@ class PartitionState(DueHalves):
         if new.is_journaled and (current.decision != new.decision or current.is_committed):
             current.note(forced=new.extras.forced)
             self._journal(current, new.decision)  # the copy holds the first one of all
-        if (new.extras.copied_from or NOWHERE) > (current.extras.copied_from or NOWHERE):
-            current.note(copied_from=new.extras.copied_from)
+        begins, asked_at = new.extras.copied_from or NOWHERE, current.extras.force_at
+        if begins > (current.extras.copied_from or NOWHERE):
+            current.note(copied_from=begins)
+            if asked_at is not None and asked_at[0] < begins[0]:
+                current.note(force=None, force_at=None)  # answered: a copy's journal begins at an open request
             if self._lacks_ops:
-                current.note(look_back=new.extras.copied_from)
+                current.note(look_back=begins)
         if new.is_unreadable:  # a newer txcore's copy replaces the readable one
             current.note(poison=new.extras.poison, park=new.extras.park)
             self.schedule(current, AT_ONCE_MS)

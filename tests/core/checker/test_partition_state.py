@@ -415,6 +415,15 @@ class TestCopies:
         partition.half(5, A, folded_to=45)
         assert (50, b"") == half.extras.look_back
 
+    @pytest.mark.parametrize(("folded_to", "is_open"), [(1, True), (2, True), (5, False)])
+    def test_a_copy_that_begins_after_a_request_says_that_it_was_answered(self, partition, folded_to, is_open):
+        """A copy's journal begins at an open request. Its reply may not count here: retention has removed the claim."""
+        half = partition.half(1, A)
+        partition.op(2, OpKind.FORCE, A, decision=OpKind.COMMIT, by="anna")
+        assert not partition.op(3, OpKind.FORCE, A, token=OURS, count=reply_count(2), reason="refused")
+        partition.half(2, A, folded_to=folded_to)
+        assert is_open is (half.extras.force is not None) is (half.extras.force_at is not None)
+
     def test_a_copy_brings_the_decision_that_it_holds(self, partition):
         """A copy holds the first decision, also where retention has removed the op; it is carried out at once."""
         half = partition.half(1, A)
