@@ -87,8 +87,8 @@ class RedisBackend(ClosedAtExit):
     def release(self, batch: Batch[Resolution], claim: Claim | None = None) -> None:
         """See `Backend.release`: targets, parked record and op of an item appear together or not at all.
 
-        A COMMIT, ROLLBACK or DISCARD is SUPERSEDED by an earlier final op of its transaction, even the same, and by
-        a DISCARD of its generation or a later one.
+        A final op, COMMITTED or DISCARD is SUPERSEDED by an earlier final op of its transaction, even the same, and by
+        a DISCARD of its generation or a later one. After a COMMITTED come its RELEASED, or the DISCARD of its reader.
         """
         self._enter()
         is_fenced = claim is not None

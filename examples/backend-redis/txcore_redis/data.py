@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from txcore import wire
 from txcore.errors import FULL, MessageRejectedError
+from txcore.op_rules import excludes
 from txcore.records import (
     DURABLE,
     RECORD_OVERHEAD_MAX,
+    UNIQUE_KINDS,
     HalfRecord,
     LogKind,
     Op,
@@ -108,9 +110,12 @@ def outcome_of(answer: Any, group: str, partition: int, targets: tuple[int, ...]
 
 def _op_arguments(partition: int, op: Op | None, *, is_fenced: bool) -> tuple[bytes | str | int, ...]:
     if op is None:
-        return (partition, 0, b"", 0, 0, b"", b"")
-    body = wire.encode_ops((op,))
-    return (partition, int(is_fenced), bytes(op.token), int(op.kind), op.generation, bytes(op.transaction_id), body)
+        return (partition, 0, b"", 0, 0, 0, b"", b"")
+    end_form = 0
+    if op.kind in UNIQUE_KINDS:
+        end_form = 1 if excludes(OpKind.COMMITTED, op.generation, op) else 2
+    place = (op.generation, bytes(op.transaction_id), wire.encode_ops((op,)))
+    return (partition, int(is_fenced), bytes(op.token), int(op.kind), end_form, *place)
 
 
 def _release_keys(group: str, partition: int) -> tuple[str, ...]:

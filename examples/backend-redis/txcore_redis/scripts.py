@@ -58,8 +58,8 @@ return {'stored', redis.call('XADD', KEYS[2], '*', 'body', body)}
 """Keys: group, half log, topics."""
 
 RELEASE: Final = Script("""
-local partition, is_fenced, token, kind, generation, id, op, parked, may_be_made = unpack(ARGV, 1, 9)
-local is_end = op ~= '' and tonumber(kind) <= 3
+local partition, is_fenced, token, kind, end_form, generation, id, op, parked, may_be_made = unpack(ARGV, 1, 10)
+local is_end = end_form ~= '0'
 if not has_partition(KEYS[1], partition) then return {'group'} end
 if op ~= '' and is_fenced == '1' and redis.call('HGET', KEYS[1], 'token:' .. partition) ~= token then
   return {'fenced'}
@@ -67,7 +67,9 @@ end
 local held = is_end and redis.call('HGET', KEYS[4], id)
 if held then
   local held_kind, held_generation = held:match('(%d+):(%d+)')
-  if held_kind ~= '3' or tonumber(held_generation) >= tonumber(generation) then return {'superseded', held_kind} end
+  local is_open = held_kind == '3' and tonumber(held_generation) < tonumber(generation)
+  if held_kind == '10' then is_open = end_form == '2' end
+  if not is_open then return {'superseded', held_kind} end
 end
 local refused = unusable_topic(5, may_be_made)
 if refused then return refused end
@@ -75,7 +77,7 @@ for index = 5, #KEYS do
   local limit = redis.call('HGET', 'txcore:limits', KEYS[index])
   if limit and redis.call('XLEN', KEYS[index]) >= tonumber(limit) then return {'full', KEYS[index]} end
 end
-local at = 10
+local at = 11
 for index = 5, #KEYS do
   local count = tonumber(ARGV[at])
   redis.call('XADD', KEYS[index], '*', unpack(ARGV, at + 1, at + count))
@@ -89,7 +91,8 @@ return {'stored', redis.call('XADD', KEYS[2], '*', 'body', op)}
 """)
 """Keys: group, op log, parked log, ends, a topic for each target. The target's fields follow their number.
 
-A CLAIM, kind 8, makes its token the newest.
+A CLAIM, kind 8, makes its token the newest. An end of form 2 may follow a COMMITTED, kind 10, and takes its place; one
+of form 1 may not; 0 is for other ops.
 """
 
 LOOK: Final = Script("""
