@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +100,8 @@ def _finish(manifest: Mapping[str, Any], store: Store, loaded: Loaded, wish: Wis
     _write_metrics(loaded, manifest)
     trend = differences(manifest, store.before(manifest["number"], RUNS))
     report = store.path(manifest["number"], NAME)
-    acknowledged = Keeper(store).acknowledged() if loaded.config.audit.tables else {}
+    known = Keeper(store).acknowledged() if loaded.config.audit.tables else {}
+    acknowledged = dict(sorted(Counter(verdict for _, verdict, _ in known).items()))
     if wish.as_json:
         found = {key: manifest[key] for key in SUMMARY_KEYS} | {"store": store.uri, "report": report, "trend": trend}
         found["acknowledged"] = acknowledged

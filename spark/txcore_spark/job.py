@@ -138,7 +138,8 @@ class Audit:
         number = manifest["number"]
         for name, (key, schema) in TABLES.items():
             self._store.write_table(number, name, manifest[key], schema)
-        manifest["report_sha256"] = write_report(self._store, manifest)
+        acknowledged = Keeper(self._store).acknowledged() if self._loaded.config.audit.tables else {}
+        manifest["report_sha256"] = write_report(self._store, manifest, acknowledged)
         self._store.finish(number, manifest)
         if self._loaded.config.audit.tables:
             self._say("tables of results")

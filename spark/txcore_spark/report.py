@@ -39,9 +39,20 @@ _SENTENCES: Final = {
 }
 
 
-def write_report(store: Store, manifest: Mapping[str, Any]) -> str:
-    """Write a run's report and its data beside its manifest, and return the data's SHA-256."""
+def write_report(
+    store: Store, manifest: Mapping[str, Any], acknowledged: Mapping[tuple[str, str, str], str] | None = None
+) -> str:
+    """Write a run's report and its data beside its manifest, and return the data's SHA-256.
+
+    Args:
+        acknowledged: Name and note of each finding that is acknowledged, by id, verdict and group.
+    """
     found = store.findings(manifest, FINDINGS_MAX, kind_max=KIND_MAX)
+    names, notes = _names(manifest, "groups"), acknowledged or {}
+    for each in found:
+        note = notes.get((id_text(each["tx"]), each["verdict"], names.get(each["group"], "")))
+        if note is not None:
+            each["texts"] = [*(each["texts"] or []), f"acknowledged by {note}"]
     store.write(manifest["number"], DATA, data_of(manifest, found))
     store.write(manifest["number"], NAME, page(manifest, found).encode())
     return hash_of(manifest, found)

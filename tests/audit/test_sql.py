@@ -127,7 +127,9 @@ def test_an_acknowledged_finding_stays_a_violation(bed, capsys):
     assert "acknowledged: 1 open findings LOST" in capsys.readouterr().out
     assert [expected] == answered(bed, capsys, sql)
     assert 2 == run(bed.loaded(), Wish(engine=DUCKDB, as_json=True))
-    assert {"LOST": 1} == json.loads(capsys.readouterr().out)["acknowledged"]
+    found = json.loads(capsys.readouterr().out)
+    assert {"LOST": 1} == found["acknowledged"]
+    assert "acknowledged by ada: it&#x27;s &quot;known&quot;" in Path(found["report"]).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

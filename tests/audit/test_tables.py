@@ -90,7 +90,7 @@ def test_a_finding_closes_when_a_run_no_longer_finds_it(duck, bed):
     assert 1 == Keeper(bed.store()).acknowledge("LOST", lost.transaction_id, "ada", "known", CUT_MS)
     audit.incremental()
     assert [("LOST", name, 1, 2, None)] == rows_of(bed, FINDINGS)
-    assert {"LOST": 1} == Keeper(bed.store()).acknowledged()
+    assert ["LOST"] == [verdict for _, verdict, _ in Keeper(bed.store()).acknowledged()]
     late = bed.maker.target(bed.half_of(lost), 0)
     bed.writer.write([(lost.partition, late)])
     assert {} == audit.incremental()["counts"]

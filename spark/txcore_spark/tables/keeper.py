@@ -6,7 +6,6 @@ is never written twice, and the next one writes what a killed one has left out.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -117,11 +116,12 @@ class Keeper:
             except CommitFailedError:
                 continue  # another writer was faster; the next time will do
 
-    def acknowledged(self) -> dict[str, int]:
-        """Return the number of open findings that are acknowledged, by verdict."""
+    def acknowledged(self) -> dict[tuple[str, str, str], str]:
+        """Return, for each open finding that is acknowledged, the name and the note; by the columns of `KEY`."""
         holds = dataset.field("closed_run").is_null() & dataset.field("acknowledged_by").is_valid()
-        found = self._opened(FINDINGS).to_pyarrow_dataset().to_table(columns=["verdict"], filter=holds)
-        return dict(sorted(Counter(found["verdict"].to_pylist()).items()))
+        data = self._opened(FINDINGS).to_pyarrow_dataset()
+        rows = data.to_table(columns=[*KEY, "acknowledged_by", "note"], filter=holds).to_pylist()
+        return {_key(each): f"{each['acknowledged_by']}: {each['note']}" for each in rows}
 
     def acknowledge(self, verdict: str, transaction_id: bytes, by: str, note: str, now_ms: int) -> int:
         """Note at an open finding that a person knows it, and return the number of such findings: one for each group.
@@ -158,8 +158,9 @@ def _open_in(table: DeltaTable, hours: set[int]) -> list[dict[str, Any]]:
     return found
 
 
-def _key(finding: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(finding[name] for name in KEY)
+def _key(finding: Mapping[str, Any]) -> tuple[str, str, str]:
+    identity, verdict, group = (finding[name] for name in KEY)
+    return identity, verdict, group
 
 
 def _replace(table: DeltaTable, mark: CommitProperties, manifest: Manifest) -> None:
