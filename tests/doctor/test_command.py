@@ -57,7 +57,7 @@ def test_all_ok(command, url, fence_url):
     assert (ran.returncode, ran.stderr) == (0, "")
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
     assert {line[:6] for line in ran.stdout.splitlines()} == {"OK    ", "      ", "0 FAIL"}
-    assert ran.stdout.splitlines()[-1] == "0 FAIL, 0 WARN, 27 OK of 27 checks"
+    assert ran.stdout.splitlines()[-1] == "0 FAIL, 0 WARN, 28 OK of 28 checks"
 
 
 def test_undecided_half_of_another_database_is_a_failure(command, url, fence_url, tmp_path):
@@ -168,7 +168,7 @@ def test_a_file_names_broker_group_and_database(command, url, fence_url, tmp_pat
         f'[backends.main]\nurl = "{url}"\n[databases.main]\nurl = "{fence_url}"\n[groups.{GROUP}]\ndatabase = "main"\n'
     )
     ran = command("--config", f"{tmp_path}/txcore.toml", "--target", "mail", "--mode", "auto")
-    assert ran.stdout.splitlines()[-1] == "0 FAIL, 0 WARN, 27 OK of 27 checks"
+    assert ran.stdout.splitlines()[-1] == "0 FAIL, 0 WARN, 28 OK of 28 checks"
 
 
 def test_missing_group_option_is_a_usage_error(command, url):

@@ -7,6 +7,7 @@ from pathlib import Path
 from mutant import all_mutants
 from txcore_conformance import model_mutants
 from txcore_conformance.sim import mutants as simulated
+from txcore_conformance.sim.mutant import ALL
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
@@ -19,7 +20,7 @@ def table():
         played, explored = simulated.MUTANTS.get(name), model_mutants.MUTANTS.get(name)
         tools = []
         if played is not None:
-            profiles = "every broker" if played.needed_in == simulated.ALL else ", ".join(played.needed_in)
+            profiles = "every broker" if played.needed_in == ALL else ", ".join(played.needed_in)
             tools.append(f"simulator ({profiles})")
         if explored is not None:
             tools.append(f"model (`{explored}`)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import re
 import sqlite3
 import threading
 import time
@@ -79,7 +80,7 @@ def test_a_small_transaction_has_few_statements(kit, opened):
     backend._writer._connection.set_trace_callback(statements.append)
     kit.append(backend, *[kit.half() for _ in range(13)])
     kit.release(backend, *[kit.end(half) for half in halves])
-    tables = Counter(each.split()[2] for each in statements if each.startswith("INSERT"))
+    tables = Counter(re.search(r"INTO (\w+)", each)[1] for each in statements if each.startswith("INSERT"))
     assert {name: tables[name] for name in tables if name != "log"} == dict.fromkeys(
         ("half", "resolved", "target", "op"), 1
     )
