@@ -120,8 +120,7 @@ MUTANTS = [
         "kafka-reports-exchanged",
         "A delivery report ends the record that it is about.",
         replaced("txcore_kafka.reports:Records", "reported", exchange_reports),
-        DATA_PATH + "test_neighbours_of_an_oversize_record_are_stored",
-        "kafka",
+        "plugins/kafka/tests/test_reports.py::test_each_report_of_a_poll_ends_its_own_record",
     ),
     Mutant(
         "kafka-ops-in-first-partition",
