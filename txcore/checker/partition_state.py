@@ -19,16 +19,7 @@ from txcore.checker.due_halves import DueHalves
 from txcore.checker.early_ops import committed_in, end_in, entry_left, is_early, needs_order
 from txcore.checker.read_halves import ReadHalf
 from txcore.op_rules import is_reply_to, outcome_of
-from txcore.records import (
-    DECIDING_KINDS,
-    FINAL_KINDS,
-    MARK_KINDS,
-    Checkpoint,
-    Op,
-    OpKind,
-    Position,
-    is_in_force,
-)
+from txcore.records import DECIDING_KINDS, FINAL_KINDS, MARK_KINDS, Checkpoint, Op, OpKind, Position, is_in_force
 
 NOWHERE: Final = (-1, b"")
 """Before every place of an op log."""
