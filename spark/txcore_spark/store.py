@@ -118,7 +118,7 @@ class Store:
     def __init__(self, place: str) -> None:
         if "://" in place:
             self.uri = place.rstrip("/")
-            self._files, self._base = fs.FileSystem.from_uri(self.uri)
+            self._files, self._base = _opened(self.uri)
         else:
             self._base = Path(place).absolute().as_posix()
             self.uri = Path(place).absolute().as_uri()
@@ -339,6 +339,19 @@ class Store:
 
     def _has(self, name: str) -> bool:
         return bool(self._files.get_file_info(self._path(name)).type != fs.FileType.NotFound)
+
+
+def _opened(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URI, and the path in it. S3 is `s3a` for Spark, and `s3` for Arrow.
+
+    Raises:
+        UsageError: Arrow cannot open it.
+    """
+    try:
+        found, path = fs.FileSystem.from_uri(re.sub("^s3a://", "s3://", uri))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UsageError(f"the store {uri!r} cannot be opened: {error}") from error
+    return found, str(path)
 
 
 def _is_run(found: Any) -> bool:
