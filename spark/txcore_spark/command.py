@@ -19,7 +19,7 @@ from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore.clock import SystemClock
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
-from txcore.operator.formatting import ms_of_iso
+from txcore.operator.formatting import many, ms_of_iso
 from txcore_spark.engines import choice
 from txcore_spark.engines.noise import SparkOutput
 from txcore_spark.engines.session import is_submitted
@@ -107,7 +107,7 @@ def _finish(manifest: Mapping[str, Any], store: Store, loaded: Loaded, wish: Wis
         found["acknowledged"] = acknowledged
         print(msgspec.json.encode(found).decode(), flush=True)  # noqa: T201 - the command's output
     else:
-        trend += [f"acknowledged: {count:,} open findings {name}" for name, count in acknowledged.items()]
+        trend += [f"acknowledged: {many(count, 'open finding')} {name}" for name, count in acknowledged.items()]
         print("\n".join(lines_of(manifest, report, trend)), flush=True)  # noqa: T201
     return int(manifest["exit_code"])
 

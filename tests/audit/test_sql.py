@@ -124,7 +124,7 @@ def test_an_acknowledged_finding_stays_a_violation(bed, capsys):
     expected = {"acknowledged_by": "ada", "note": 'it\'s "known"', "severity": "violation"}
     assert [expected] == answered(bed, capsys, sql)
     assert 2 == run(bed.loaded(), Wish(engine=DUCKDB))
-    assert "acknowledged: 1 open findings LOST" in capsys.readouterr().out
+    assert "acknowledged: 1 open finding LOST" in capsys.readouterr().out
     assert [expected] == answered(bed, capsys, sql)
     assert 2 == run(bed.loaded(), Wish(engine=DUCKDB, as_json=True))
     found = json.loads(capsys.readouterr().out)
