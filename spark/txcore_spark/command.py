@@ -64,10 +64,14 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
     """Run the audit and return its exit code: 0 pass, 1 warnings, 2 violations, 3 inconclusive, 4 error."""
     window = window_of(wish)
     try:
-        name = choice.chosen(wish.engine)
-    except UsageError:
+        return _run(loaded, wish, window, progress)
+    except (ConfigFileError, UsageError):
         _write_metrics(loaded, None)
         raise
+
+
+def _run(loaded: Loaded, wish: Wish, window: Window | None, progress: Progress | None) -> int:
+    name = choice.chosen(wish.engine)
     output = SparkOutput(is_shown=wish.is_verbose or is_submitted() or name != SPARK)
     try:
         settings = loaded.config.audit
@@ -86,7 +90,6 @@ def run(loaded: Loaded, wish: Wish, progress: Progress | None = None) -> int:
         code = _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
     except (ConfigFileError, UsageError):
         output.forget()
-        _write_metrics(loaded, None)
         raise
     except Exception as error:  # noqa: BLE001 - any exception of an engine or a driver fails the audit
         print(f"txcore: the audit failed: {_sentence(error)}{output.hint}", file=sys.stderr)  # noqa: T201 - speaks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from txcore.audit.verdicts import FAR, PREDICATES, SEVERITIES, VIA_TABLE, Severity, Thresholds, Verdict
+from txcore.audit.verdicts import FAR, PREDICATES, SEVERITIES, VIA_TABLE, Severity, Thresholds, Verdict, is_pending
 from txcore.records import OpKind
 from txcore_spark import expressions as F
 from txcore_spark.expressions import Column
@@ -126,13 +126,10 @@ def slot(now_ms: int) -> Column:
 def countable(tallies: Frame) -> Frame:
     """Return the columns of `COUNTED`."""
     has_half = F.col("halves") > 0
-    is_committed = F.col("first_commit") < F.col("first_rollback")
-    is_open = (F.col("commits") == 0) & ((F.col("rollbacks") == 0) | is_committed)  # a COMMITTED waits for its owner
-    is_pending = is_open & has_half & (F.col("discarded") < F.col("generation"))
     flags = {
-        "commits": (F.col("commits") > 0) & is_committed,
+        "commits": (F.col("commits") > 0) & (F.col("first_commit") < F.col("first_rollback")),
         "rollbacks": F.col("first_rollback") < F.col("first_commit"),
-        "pending": is_pending,
+        "pending": is_pending(Columns()),
         "halves": has_half,
         "by_table": ~has_half & F.col("row").isin(VIA_TABLE),
     }

@@ -240,10 +240,14 @@ def _corrupt(t: Any, _: Thresholds) -> Any:
     return (t.corrupt > 0) | (t.altered > 0) | ((t.missent > 0) & (t.absence == 1))
 
 
+def is_pending(t: Any) -> Any:
+    """Whether its half is neither ended nor given up."""
+    return (t.halves > 0) & _is_open(t) & (t.discarded < t.generation)
+
+
 def _stuck(t: Any, s: Thresholds) -> Any:
-    is_pending = (t.halves > 0) & _is_open(t) & (t.discarded < t.generation)
     is_unreleased = (t.committed > 0) & (t.op_ms + s.grace_ms < s.now_ms)  # its owner asks no fence before it
-    return (t.absence == 1) & is_pending & (is_unreleased | (t.deadline_ms + s.grace_ms < s.now_ms))
+    return (t.absence == 1) & is_pending(t) & (is_unreleased | (t.deadline_ms + s.grace_ms < s.now_ms))
 
 
 def _discarded(t: Any, _: Thresholds) -> Any:
