@@ -14,25 +14,21 @@ import sys
 import time
 from pathlib import Path
 
-from sqlalchemy import create_engine
 from txcore_spark.anomalies import RECIPES, Maker, identity_of
-from txcore_spark.selftest.writers import open_writer, write_rows
+from txcore_spark.selftest.writers import Writer
 from txcore_spark.store import Store
 
-import txcore
+from benchmarks.audit_sqlite import prepared, write
 
-GROUP = "orders"
 SUMMED = ("transactions", "halves", "commits", "rollbacks", "targets", "wanted")
 
 
-def grow(folder: Path, writer: object, maker: Maker, count: int, numbers: random.Random) -> None:
+def grow(folder: Path, writer: Writer, maker: Maker, count: int, numbers: random.Random) -> None:
     """Write more transactions: complete ones, one of each fault, and the ends of some that were left open."""
     born_ms = time.time_ns() // 1_000_000
     kinds = [None] * count + [kind for kind in RECIPES if kind.name not in {"STUCK", "LATE_CHECK"}]
     made = [maker.make(identity_of(born_ms, numbers.getrandbits(62)), born_ms, kind) for kind in kinds]
-    rows = [(each.transaction_id, r.body[0], r.body[1:]) for each in made for r in each.records if r.log == "row"]
-    write_rows(f"sqlite:///{folder}/shop.db", "txcore_tx", GROUP, rows)
-    writer.write((each.partition, r) for each in made for r in each.records if r.log != "row")  # type: ignore[attr-defined]
+    write(folder, writer, made)
 
 
 def command(folder: Path, mode: str) -> list[str]:
@@ -62,20 +58,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True)
     given = parser.parse_args()
     folder, rng = given.folder, random.Random(given.seed)
-    folder.mkdir(parents=True)
-    (folder / "txcore.toml").write_text(
-        f'[audit]\nstore = "{folder}/audit"\nmaster = "local[1]"\n[backends.main]\nurl = "sqlite:///{folder}/broker.db"\n'
-        f'[databases.main]\nurl = "sqlite:///{folder}/shop.db"\n[groups.{GROUP}]\ndatabase = "main"\n',
-        encoding="utf-8",
-    )
-    engine = create_engine(f"sqlite:///{folder}/shop.db")
-    txcore.SqlFence(engine).create()
-    backend = txcore.connect(f"sqlite:///{folder}/broker.db")
-    backend.ensure_group(GROUP, 2).result(10)
-    backend.close()
-    writer = open_writer(f"sqlite:///{folder}/broker.db", GROUP)
-    writer.prepare(["a", "b"])
-    maker = Maker(GROUP, 2, ["a", "b"], key_as_header=False)
+    writer, maker = prepared(folder, 'master = "local[1]"\n')
     grow(folder, writer, maker, given.count, rng)
     began_s = time.monotonic()
     judged(folder, "incremental")

@@ -20,23 +20,21 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from pyarrow import parquet
-from sqlalchemy import create_engine
 from txcore_spark import findings, packs
 from txcore_spark.anomalies import Maker, identity_of
 from txcore_spark.engines.duck import DuckEngine
 from txcore_spark.job import Audit
 from txcore_spark.rows import SCHEMA, Kind, bucket_of
-from txcore_spark.selftest.writers import Writer, open_writer, write_rows
+from txcore_spark.selftest.writers import Writer
 from txcore_spark.store import ROWS, Store
 from txcore_spark.tables import keeper, results
 from txcore_spark.tables.schemas import COVERAGE, HOURS, RUNS
 
-import txcore
+from benchmarks.audit_sqlite import prepared, write
 from txcore.audit.verdicts import Verdict
 from txcore.clock import SystemClock
 from txcore.config import load
 
-GROUP = "orders"
 MINUTE_MS = 60_000
 LOST_EVERY = 97
 """Steps from one with a LOST message to the next one."""
@@ -56,9 +54,7 @@ def grow(folder: Path, writer: Writer, maker: Maker, born_ms: int, count: int, *
     """Write transactions of one minute, one of them without its message if *is_lost*."""
     kinds = [Verdict.LOST if is_lost and not number else None for number in range(count)]
     made = [maker.make(identity_of(born_ms, number + 1), born_ms + number, kind) for number, kind in enumerate(kinds)]
-    rows = [(each.transaction_id, r.body[0], r.body[1:]) for each in made for r in each.records if r.log == "row"]
-    write_rows(f"sqlite:///{folder}/shop.db", "txcore_tx", GROUP, rows)
-    writer.write((each.partition, r) for each in made for r in each.records if r.log != "row")
+    write(folder, writer, made)
 
 
 def generate(store: Store, runs: int) -> None:
@@ -121,21 +117,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     given = parser.parse_args()
     folder = given.folder
-    folder.mkdir(parents=True)
-    (folder / "txcore.toml").write_text(
-        f'[audit]\nstore = "{folder}/audit"\n[backends.main]\nurl = "sqlite:///{folder}/broker.db"\n'
-        f'[databases.main]\nurl = "sqlite:///{folder}/shop.db"\n[groups.{GROUP}]\ndatabase = "main"\n',
-        encoding="utf-8",
-    )
-    engine = create_engine(f"sqlite:///{folder}/shop.db")
-    txcore.SqlFence(engine).create()
-    engine.dispose()
-    backend = txcore.connect(f"sqlite:///{folder}/broker.db")
-    backend.ensure_group(GROUP, 2).result(10)
-    backend.close()
-    writer = open_writer(f"sqlite:///{folder}/broker.db", GROUP)
-    writer.prepare(["a", "b"])
-    maker = Maker(GROUP, 2, ["a", "b"], key_as_header=False)
+    writer, maker = prepared(folder)
     loaded = load(folder / "txcore.toml", environment={}, settings=given.settings)
     clock = Minutes()
     audit = Audit(DuckEngine(), loaded, Store(loaded.config.audit.store), clock=clock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -13,7 +13,7 @@ from txcore import wire
 from txcore.checker.context import CheckContext
 from txcore.checker.limits import Limits
 from txcore.checker.partition_owner import PartitionOwner
-from txcore.fence import Fence
+from txcore.fence import Fence, FenceAnswer, FenceReading
 from txcore.listener import HalfView
 from txcore.memory import KAFKA_LIKE, Faults, MemoryBackend, MemoryBroker, Profile
 from txcore.message import CheckPolicy, LocalTransactionState
@@ -30,6 +30,25 @@ SHORTEST_S: Final = 0.000_001
 def name_of(number: int) -> bytes:
     """Return the transaction id for a number."""
     return number.to_bytes(16, "big")
+
+
+class AnsweringFence:
+    """A fence that has one answer.
+
+    Attributes:
+        asked: Ids that it was asked about, in order.
+    """
+
+    is_async = False
+
+    def __init__(self, answer: FenceAnswer) -> None:
+        self.answer = answer
+        self.asked: list[bytes] = []
+
+    def check(self, transaction_ids: Sequence[bytes], group: str) -> dict[bytes, FenceReading]:  # noqa: ARG002
+        """See `Fence.check`."""
+        self.asked += transaction_ids
+        return {each: FenceReading(self.answer) for each in transaction_ids}
 
 
 class Owners:
@@ -152,6 +171,13 @@ class Owners:
     def half(self, number: int, **fields: Any) -> Half:
         """Append a producer's half, or a copy without a proof if the fields are those of a copy."""
         return self.append_half(Half(1, name_of(number), GROUP, 0, **(self.plain(number) | fields)))
+
+    def owned(self, number: int, **fields: Any) -> Half:
+        """Append a producer's half that its partition's owner releases."""
+        version = wire.OWNER_VERSION
+        return self.append_half(
+            Half(version, name_of(number), GROUP, 0, **(self.plain(number) | {"release": 1} | fields))
+        )
 
     def plain(self, number: int) -> dict[str, Any]:
         """Return the fields of a producer's half."""

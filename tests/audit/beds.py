@@ -13,6 +13,7 @@ from txcore_spark.anomalies import Maker, identity_of
 from txcore_spark.job import Audit
 from txcore_spark.selftest.writers import open_writer, write_rows
 from txcore_spark.store import Store
+from txcore_spark.tables.views import ask
 
 import txcore
 from txcore import wire
@@ -107,4 +108,9 @@ def found_in(store, manifest):
     return found
 
 
-__all__ = ["Bed", "found_in"]
+def rows_of(bed, sql):
+    """Return the rows that a query finds in the bed's store."""
+    return [tuple(row) for row in ask(bed.store(), sql).rows]
+
+
+__all__ = ["Bed", "found_in", "rows_of"]

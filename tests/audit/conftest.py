@@ -67,3 +67,11 @@ def duck():
 def engine(request):
     """Each engine of the audit."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def bed(tmp_path):
+    """A new group; some files have a special one."""
+    made = importlib.import_module("beds").Bed(tmp_path)
+    yield made
+    made.writer.close()

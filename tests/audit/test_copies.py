@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
-from beds import Bed, found_in
+from beds import found_in
 from txcore_spark.anomalies import Written
 from txcore_spark.job import Audit
 
@@ -17,12 +16,6 @@ from txcore.records import OpKind, TargetMessage
 
 FREEZING_DONE = "reading the fence tables"
 FORGED = [TargetMessage("orders.created", None, b"forged", {})]
-
-
-@pytest.fixture
-def bed(tmp_path):
-    """A new group."""
-    return Bed(tmp_path)
 
 
 def resume(bed, history):

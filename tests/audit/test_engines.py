@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import txcore_spark
-from beds import Bed, found_in
+from beds import found_in
 from txcore_spark import expressions as F  # noqa: N812
 from txcore_spark.command import Wish, run
 from txcore_spark.engines import choice
@@ -37,12 +37,6 @@ PathFinder.find_spec = lambda name, *more: None if name.partition(".")[0] in abs
 from txcore.cli import main
 main(["audit", "--config", sys.argv[1], "--mode", "once", "--json", *sys.argv[2:]])
 """
-
-
-@pytest.fixture
-def bed(tmp_path):
-    """A new group."""
-    return Bed(tmp_path)
 
 
 def installed(monkeypatch, *modules):

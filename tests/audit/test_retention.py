@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from beds import Bed, found_in
+from beds import found_in, rows_of
 from txcore_spark import packs, retention
 from txcore_spark.entries import COLUMNS
 from txcore_spark.job import Audit
 from txcore_spark.rows import BUCKET_MS, MARKS
-from txcore_spark.tables.views import ask
 
 from txcore.audit.verdicts import Verdict
 from txcore.clock import SystemClock
@@ -25,19 +24,6 @@ class Days(SystemClock):
     def wall_ms(self):
         """Return the time with the days added."""
         return super().wall_ms() + self.days * DAY_MS
-
-
-@pytest.fixture
-def bed(tmp_path):
-    """A new group."""
-    made = Bed(tmp_path)
-    yield made
-    made.writer.close()
-
-
-def rows_of(bed, sql):
-    """Return the rows that a query finds in the bed's store."""
-    return [tuple(row) for row in ask(bed.store(), sql).rows]
 
 
 @pytest.mark.parametrize("fan", [2, 8])

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from beds import Bed, found_in
+from beds import found_in
 from certified import KEY
 from reports import ORIGIN
 from txcore_spark import job
@@ -40,12 +40,6 @@ from txcore.config import load
 
 SUMMED = ("transactions", "halves", "commits", "rollbacks", "targets", "wanted")
 COMPARED = ("counts", "severities", "exit_code", "topics")
-
-
-@pytest.fixture
-def bed(tmp_path):
-    """A new group."""
-    return Bed(tmp_path)
 
 
 def totals(manifest):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from beds import Bed
+from beds import rows_of
 from reports import CUT_MS, HOUR_MS, manifest_of
 from txcore_spark.job import Audit, Window
 from txcore_spark.tables.keeper import Keeper
@@ -45,19 +45,6 @@ loaded = load(Path(config), environment={})
 Audit(DuckEngine(), loaded, Store(loaded.config.audit.store)).incremental()
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture
-def bed(tmp_path):
-    """A new group."""
-    made = Bed(tmp_path)
-    yield made
-    made.writer.close()
-
-
-def rows_of(bed, sql):
-    """Return the rows that a query finds in the bed's store."""
-    return [tuple(row) for row in ask(bed.store(), sql).rows]
 
 
 def test_each_run_adds_its_results_under_names(engine, bed):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from beds import Bed
 from prometheus_client.parser import text_string_to_metric_families
 from txcore_spark.command import Wish, run
 from txcore_spark.textfile import METRICS, write_metrics
@@ -18,14 +17,6 @@ from txcore.config import load
 from txcore.errors import ConfigError, UsageError
 
 ALERTS = Path(__file__).parents[2] / "examples" / "deploy" / "audit-alerts.yaml"
-
-
-@pytest.fixture
-def bed(tmp_path):
-    """A group on a broker's file."""
-    made = Bed(tmp_path)
-    yield made
-    made.writer.close()
 
 
 def manifest(**changes):

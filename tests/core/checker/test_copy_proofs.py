@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from txcore_conformance.owners import Owners, name_of
+from txcore_conformance.owners import AnsweringFence, Owners, name_of
 
 from txcore import wire
 from txcore.checker.limits import Limits
 from txcore.errors import BackendUnavailableError
-from txcore.fence import FenceAnswer, FenceReading
+from txcore.fence import FenceAnswer
 from txcore.ids import TransactionId
 from txcore.memory.reading import MemoryReader
 from txcore.message import LocalTransactionState
@@ -32,20 +32,6 @@ FORGERIES = {
 }
 
 
-class Fence:
-    """A fence that has one answer."""
-
-    is_async = False
-
-    def __init__(self, answer):
-        self.answer = answer
-        self.asked = []
-
-    def check(self, transaction_ids, group):
-        self.asked += transaction_ids
-        return {each: FenceReading(self.answer) for each in transaction_ids}
-
-
 def codes(world):
     """Return why each record of the parked log was parked."""
     return [code for _, code in world.parked()]
@@ -63,7 +49,7 @@ def test_forged_copy_of_a_pending_half_changes_nothing(fields, is_fenced):
     """What the copy says is not taken, be it read after the half by the same owner or by the next one."""
     for is_restarted in (False, True):
         listener = [UNKNOWN]
-        fence = Fence(FenceAnswer.NO_ANSWER)
+        fence = AnsweringFence(FenceAnswer.NO_ANSWER)
         world = Owners(listener=lambda _, said=listener: said[0], fence=fence, check_max=1_000)
         world.half(7, fenced=is_fenced, check_max=1_000)
         owner = world.start()
@@ -94,7 +80,7 @@ def assert_only_the_genuine_copy_counts(world, count):
 def test_forged_copy_that_is_read_before_the_genuine_one_changes_nothing():
     """After a restart only copies are left; a copy without a proof waits until all of them were read."""
     limits = Limits(read_count_max=1, checkpoint_interval_s=0.0)
-    world = Owners(fence=Fence(FenceAnswer.COMMIT), limits=limits)
+    world = Owners(fence=AnsweringFence(FenceAnswer.COMMIT), limits=limits)
     world.half(7, fenced=True)
     forged(world, 7, generation=9, fenced=True, messages=OTHER, decided=OpKind.ROLLBACK)
     assert_only_the_genuine_copy_counts(world, 20)
@@ -103,7 +89,7 @@ def test_forged_copy_that_is_read_before_the_genuine_one_changes_nothing():
 @pytest.mark.parametrize("fields", FORGERIES.values(), ids=FORGERIES)
 def test_genuine_copy_replaces_a_forged_one_that_was_taken_for_the_half(fields):
     """A frozen owner's copy may land late; whatever generation the forged one has, the proven one counts."""
-    world = Owners(fence=Fence(FenceAnswer.NO_ANSWER))
+    world = Owners(fence=AnsweringFence(FenceAnswer.NO_ANSWER))
     world.half(8)
     world.half(7, fenced=True, **({"folded_to": 0, "proved_at": 0} | fields))
     world.start()
@@ -142,7 +128,7 @@ def test_unproven_copy_of_a_half_that_has_ended_is_closed_by_its_end(end, answer
     That ops before the end are gone is no news: no checkpoint names them.
     """
     limits = Limits(replay_max=1, checkpoint_interval_s=0.0)
-    world = Owners(fence=Fence(answer), listener=lambda _: COMMIT, limits=limits)
+    world = Owners(fence=AnsweringFence(answer), listener=lambda _: COMMIT, limits=limits)
     world.op(OpKind.COMMIT, 6)
     world.half(7, fenced=True)
     ended_at = world.op(end, 7)
@@ -165,7 +151,7 @@ def test_unproven_copy_of_a_half_that_has_ended_is_closed_by_its_end(end, answer
 @pytest.mark.parametrize("said", [OpKind.COMMIT, OpKind.ROLLBACK])
 def test_fence_decides_the_only_record_of_a_half_if_it_is_an_unproven_copy(answer, kind, said):
     """The fence alone decides, whatever the copy says."""
-    fence = Fence(answer)
+    fence = AnsweringFence(answer)
     world = Owners(fence=fence)
     world.half(7, fenced=True, decided=said, folded_to=1, token=TOKEN)
     world.start()
@@ -176,7 +162,7 @@ def test_fence_decides_the_only_record_of_a_half_if_it_is_an_unproven_copy(answe
 
 def test_parked_record_holds_nothing_that_an_unproven_copy_says_of_its_past():
     """Else a resume would repeat it under a proof."""
-    world = Owners(fence=Fence(FenceAnswer.PRUNED))
+    world = Owners(fence=AnsweringFence(FenceAnswer.PRUNED))
     world.half(7, fenced=True, decided=OpKind.COMMIT, folded_to=1, token=TOKEN)
     world.start()
     world.run(60)
@@ -263,7 +249,7 @@ def test_genuine_copy_is_finished_without_a_question():
 @pytest.mark.parametrize("is_fenced", [True, False])
 def test_copy_whose_proof_retention_has_removed_loses_nothing(is_fenced):
     """Its fence is asked again. Without a fence nothing else can decide it as before: an operator does."""
-    world = Owners(listener=lambda _: ROLLBACK, fence=Fence(FenceAnswer.COMMIT))
+    world = Owners(listener=lambda _: ROLLBACK, fence=AnsweringFence(FenceAnswer.COMMIT))
     world.half(8)
     world.claim(TOKEN)
     world.copied(7, first_appended_ms=1, folded_to=1, token=TOKEN, decided=OpKind.COMMIT, fenced=is_fenced)
@@ -395,7 +381,7 @@ def test_survey_keeps_what_it_read_until_the_proofs_are_there(monkeypatch):
 def test_plain_record_that_is_read_before_the_genuine_copy_changes_nothing(said):
     """After a restart the first record may be gone: nothing is judged before all that was stored was read."""
     limits = Limits(read_count_max=1, checkpoint_interval_s=0.0)
-    world = Owners(fence=Fence(FenceAnswer.COMMIT), listener=lambda _: ROLLBACK, limits=limits)
+    world = Owners(fence=AnsweringFence(FenceAnswer.COMMIT), listener=lambda _: ROLLBACK, limits=limits)
     world.half(7, fenced=True)
     world.half(7, **({"fenced": True, "messages": OTHER} | said))
     assert_only_the_genuine_copy_counts(world, 40)

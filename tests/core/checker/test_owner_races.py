@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
-from txcore_conformance.owners import Owners, name_of
+from txcore_conformance.owners import AnsweringFence, Owners, name_of
 
 from txcore import LocalTransactionState as State
-from txcore.fence import FenceAnswer, FenceReading
+from txcore.fence import FenceAnswer
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults
 from txcore.records import LogKind, OpKind, ParkCode
-from txcore.wire import decode_half, encode_half
 
 PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
 COMMITTED = OpKind.COMMITTED
 by_profile = pytest.mark.parametrize("profile", PROFILES, ids=lambda each: each.name)
-
-
-class Answering:
-    """A fence that has one answer."""
-
-    is_async = False
-
-    def __init__(self, answer):
-        self.answer = answer
-        self.asked = []
-
-    def check(self, transaction_ids, group):
-        self.asked += transaction_ids
-        return {each: FenceReading(self.answer) for each in transaction_ids}
 
 
 class Refusing(Faults):
@@ -40,22 +24,13 @@ class Refusing(Faults):
         return Fate.REFUSED if what == self.refused else Fate.DONE
 
 
-def owned(world, number, **fields):
-    """Append a half that its partition's owner releases."""
-    half = world.half(number, **fields)
-    records = world.broker.logs["g", LogKind.HALF, 0].records
-    body = encode_half(msgspec.structs.replace(decode_half(records[-1].body), version=2, release=1))
-    records[-1] = msgspec.structs.replace(records[-1], body=body)
-    return half
-
-
 @by_profile
 @pytest.mark.parametrize("answer", [FenceAnswer.ROLLBACK, FenceAnswer.PRUNED, FenceAnswer.NO_ANSWER])
 def test_a_committed_that_is_read_while_the_fence_is_asked_holds(profile, answer):
     """The answer is too late: the half is published, and nothing else is written about it."""
-    world = Owners(profile, fence=Answering(answer))
+    world = Owners(profile, fence=AnsweringFence(answer))
     world.call_s = 5.0
-    owned(world, 7, fenced=True)
+    world.owned(7, fenced=True)
     world.start()
     assert world.run(10, lambda: world.fence.asked)
     world.op(COMMITTED, 7)
@@ -70,7 +45,7 @@ def test_a_committed_that_is_read_while_the_listener_is_asked_is_released_at_onc
     """Neither the answer nor the pause after it delays the release."""
     world = Owners(profile, listener=lambda _: answer)
     world.call_s = 5.0
-    owned(world, 7, interval_ms=600_000)
+    world.owned(7, interval_ms=600_000)
     world.start()
     assert world.run(10, lambda: world.asked)
     world.op(COMMITTED, 7)
@@ -93,30 +68,21 @@ def test_a_committed_half_waits_for_no_repeated_check():
 
     world = Owners(KAFKA_LIKE, listener=fail)
     world.call_s = 0.5
-    owned(world, 7)
+    world.owned(7)
     world.start()
     world.run(60)
     assert ([b"b7"], [7]) == (world.delivered(), world.asked)
 
 
-class Contrary:
-    """A fence that reads no row, just after the transaction was committed."""
-
-    def check(self, ids, *_):
-        """Append each COMMITTED, and say that the transaction was rolled back."""
-        for identity in ids:
-            self.world.op(COMMITTED, int.from_bytes(identity, "big"))
-        return {identity: FenceReading(FenceAnswer.ROLLBACK) for identity in ids}
-
-
 def test_a_request_is_void_once_a_committed_was_read():
     """The first final op in the log holds, although the fence allows what an operator asks for."""
-    fence = Contrary()
-    world = fence.world = Owners(KAFKA_LIKE, fence=fence)
-    world.call_s = 0.5
-    owned(world, 7, fenced=True)
+    world = Owners(fence=AnsweringFence(FenceAnswer.ROLLBACK))
+    world.call_s = 5.0
+    world.owned(7, fenced=True)
     world.operator.rollback(name_of(7), "the customer has called")
     world.start()
+    assert world.run(10, lambda: world.fence.asked)
+    world.op(COMMITTED, 7)
     world.run(60)
     assert [b"b7"] == world.delivered()
     assert "ROLLBACK" not in world.kinds(7)
@@ -126,7 +92,7 @@ def test_a_request_is_void_once_a_committed_was_read():
 def test_a_stray_committed_is_parked_whatever_ops_come_before_it(before):
     """An op that decides nothing does not hide that the half was committed, and is gone unreleased."""
     world = Owners(KAFKA_LIKE)
-    owned(world, 7)
+    world.owned(7)
     world.op(before, 7)
     world.op(COMMITTED, 7)
     lose_halves(world)
@@ -145,7 +111,7 @@ def lose_halves(world):
 def test_a_resume_asks_nothing_about_what_is_committed_when_retention_has_removed_it(profile):
     """The entry says that its half is committed, and where its COMMITTED was."""
     world = Owners(profile, faults=Refusing(), listener=lambda _: State.ROLLBACK)
-    owned(world, 7)
+    world.owned(7)
     world.op(COMMITTED, 7)
     owner = world.start()
     world.run(600)

@@ -18,7 +18,7 @@ from txcore.history.resuming import next_generation
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, Fate, Faults
 from txcore.op_rules import PlacedOp, excludes, outcome_of
 from txcore.records import Half, LogKind, LogRecord, Op, OpKind, ParkCode, Parked, Position, TargetMessage
-from txcore.wire import decode_half, decode_parked, encode_half, encode_ops
+from txcore.wire import decode_parked, encode_half, encode_ops
 
 PROFILES = [KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE, STRONG]
 A, OURS = b"a" * 16, b"ours" * 4
@@ -101,7 +101,7 @@ def test_a_half_is_passed_over_only_with_its_own_end(ends, is_ended):
 def test_a_committed_half_is_published_and_asked_about_by_no_owner(profile):
     """The owner releases what its producer committed, before its immunity has ended, and asks no listener."""
     world = Owners(profile, listener=lambda _: State.ROLLBACK)
-    _owned(world, 7)
+    world.owned(7)
     world.op(COMMITTED, 7)
     world.start()
     world.run(60)
@@ -113,7 +113,7 @@ def test_a_committed_half_is_published_and_asked_about_by_no_owner(profile):
 def test_a_committed_without_its_half_is_parked_where_the_half_log_lost_its_beginning(profile):
     """Retention has removed a half that was committed and not released: it is parked as LOST, and not forgotten."""
     world = Owners(profile)
-    _owned(world, 7)
+    world.owned(7)
     world.op(COMMITTED, 7)
     world.half(8)
     world.broker.trim("g", LogKind.HALF, 0, world.log(LogKind.HALF)[-1].position)
@@ -181,8 +181,8 @@ class Unreachable(Faults):
 def test_stats_show_the_longest_wait_for_a_release(profile, after_takeover_s):
     """It counts from the COMMITTED, which comes late here; without the broker's time, from where it was read."""
     world = Owners(profile, faults=Unreachable(), listener=lambda _: State.UNKNOWN)
-    _owned(world, 7, check_max=1_000)
-    _owned(world, 8, check_max=1_000)
+    world.owned(7, check_max=1_000)
+    world.owned(8, check_max=1_000)
     owner = world.start()
     world.run(80)
     assert 0 == owner.stats().unreleased_age_s
@@ -194,15 +194,6 @@ def test_stats_show_the_longest_wait_for_a_release(profile, after_takeover_s):
     following = world.restart(owner, 30)
     assert after_takeover_s == pytest.approx(following.stats().unreleased_age_s, abs=2)
     assert 30 == pytest.approx(following.stats().owned_s, abs=2)
-
-
-def _owned(world, number, **fields):
-    """Append a half that its partition's owner releases, with the usual immunity."""
-    half = world.half(number, **fields)
-    records = world.broker.logs["g", LogKind.HALF, 0].records
-    owned = msgspec.structs.replace(decode_half(records[-1].body), version=2, release=1)
-    records[-1] = msgspec.structs.replace(records[-1], body=encode_half(owned))
-    return half
 
 
 def test_a_lost_entry_replaces_none_that_has_messages():
@@ -234,7 +225,7 @@ def test_a_committed_whose_half_is_gone_is_looked_at(ops, found):
 def test_a_copy_names_no_committed_that_need_not_be_the_first_end(has_gap):
     """Where retention has removed ops of a half before its COMMITTED was read, a ROLLBACK may have come first."""
     world = Owners(KAFKA_LIKE, faults=Unreachable())
-    half = _owned(world, 7, check_max=1_000)
+    half = world.owned(7, check_max=1_000)
     at = world.op(COMMITTED, 7)
     owner = world.start()
     world.run(5)
