@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from txcore import signed_records
 from txcore.errors import NewerRecordError, UnsignedRecordError, WireFormatError
-from txcore.ids import ID_BYTES, id_text, known_id
+from txcore.ids import ID_BYTES, id_text, id_texts, known_id
 from txcore.records import Count, Half, IdBytes, LogKind, Op, OpKind, Parked, TargetMessage
 
 VERSION: Final = 1
@@ -41,6 +41,11 @@ OWN_HEADERS: Final = frozenset({HEADER_ID, HEADER_GROUP, HEADER_BY, HEADER_KEY, 
 class _OpRecord(msgspec.Struct, array_like=True, tag="txo"):
     version: int
     ops: list[Op]
+
+
+class _EncodedOps(msgspec.Struct, array_like=True, tag="txo"):
+    version: int
+    ops: list[msgspec.Raw]
 
 
 class _MessageRecord(msgspec.Struct, array_like=True, tag="txm"):
@@ -76,6 +81,8 @@ class _MessageHead(msgspec.Struct, array_like=True, tag="txm"):
     version: int
 
 
+_ONE: Final = b"\x91"
+"""The beginning of an array with one element."""
 _PROBE: Final = b"\xc1" * ID_BYTES  # no record has this byte before its id
 _AFTER_MESSAGES: Final = Half.__struct_fields__[Half.__struct_fields__.index("messages") + 1 :]
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=bytes).encode  # msgspec takes no subclass of bytes: a TransactionId
@@ -93,7 +100,6 @@ _newer_decoders: Final[dict[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decode
 }
 _ELEMENTS: Final[dict[tuple[type, str], type]] = {(Half, "messages"): TargetMessage, (_OpRecord, "ops"): Op}
 _INDEX: Final = re.compile(r"\[(\d+)\]")
-_kind_of: Final = attrgetter("kind")
 _KIND_KNOWN_MAX: Final = max(int(kind) for kind in OpKind)
 _R = TypeVar("_R", Half, HalfHead, _OpRecord, Parked, _MessageRecord)
 
@@ -119,12 +125,42 @@ class HalfTemplate:
 
     def encode(self, transaction_id: bytes, partition: int, messages: list[TargetMessage]) -> bytes:
         """Return the envelope of a half."""
+        return b"".join((self._head, transaction_id, self._middle(partition), _encode(messages), self._tail))
+
+    def encode_each(
+        self, transaction_ids: Sequence[bytes], partitions: Sequence[int], messages: Sequence[TargetMessage]
+    ) -> list[bytes]:
+        """Return the envelopes of halves with one message each."""
+        for partition in set(partitions):
+            self._middle(partition)
+        middles = map(self._middles.__getitem__, partitions)
+        parts = zip(
+            repeat(self._head), transaction_ids, middles, repeat(_ONE), map(_encode, messages), repeat(self._tail)
+        )
+        return [*map(b"".join, parts)]
+
+    def _middle(self, partition: int) -> bytes:
         middle = self._middles.get(partition)
         if middle is None:
             body = _encode(msgspec.structs.replace(self._half, partition=partition))
             middle = body[len(self._head) + ID_BYTES : -len(self._tail) - 1]  # no message is one byte
             self._middles[partition] = middle
-        return b"".join((self._head, transaction_id, middle, _encode(messages), self._tail))
+        return middle
+
+
+class OpTemplate:
+    """Encodes many ops that differ only in their transaction, each as `encode_op` would.
+
+    Args:
+        op: One of them.
+    """
+
+    def __init__(self, op: Op) -> None:
+        self._head, self._tail = encode_op(msgspec.structs.replace(op, transaction_id=_PROBE)).split(_PROBE)
+
+    def encode_each(self, transaction_ids: Sequence[bytes]) -> list[bytes]:
+        """Return the ops."""
+        return [*map(b"".join, zip(repeat(self._head), transaction_ids, repeat(self._tail)))]
 
 
 def decode_half(body: bytes) -> Half:
@@ -172,8 +208,22 @@ def decode_head(body: bytes) -> HalfHead:
 
 def encode_ops(ops: Sequence[Op]) -> bytes:
     """Return one op record that holds *ops*, one or many (a merged record)."""
-    newest = max(map(_kind_of, ops), default=0)
-    return _encode(_OpRecord(VERSION if newest < OpKind.COMMITTED else OWNER_VERSION, list(ops)))
+    return op_record([encode_op(op) for op in ops], max((op_version(op.kind) for op in ops), default=VERSION))
+
+
+def encode_op(op: Op) -> bytes:
+    """Return an op for `op_record`."""
+    return _encode(op)
+
+
+def op_version(kind: int) -> int:
+    """Return the lowest version of a record that holds an op of *kind*."""
+    return VERSION if kind < OpKind.COMMITTED else OWNER_VERSION
+
+
+def op_record(ops: Sequence[bytes], version: int) -> bytes:
+    """Return one op record of encoded *ops*; *version* is the highest `op_version` of their kinds."""
+    return _encode(_EncodedOps(version, list(map(msgspec.Raw, ops))))
 
 
 def decode_ops(body: bytes) -> list[Op]:
@@ -255,6 +305,12 @@ def target_headers(
     if key_as_header and message.key is not None:
         return {**message.headers, **own, HEADER_KEY: message.key}
     return {**message.headers, **own} if message.headers else own
+
+
+def commit_headers(group: str, transaction_ids: Sequence[bytes], by: str) -> Iterator[list[tuple[str, str | bytes]]]:
+    """Return the headers of targets that are the first of their transactions and have none of their own."""
+    ids = zip(repeat(HEADER_ID), (text + b":0" for text in id_texts(transaction_ids)))
+    return map(list, zip(ids, repeat((HEADER_GROUP, group)), repeat((HEADER_BY, by))))
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> _R:

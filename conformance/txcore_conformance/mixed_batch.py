@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from txcore import (
+    CheckPolicy,
     EndState,
     HalfRefusedError,
     HalfUnknownError,
@@ -42,18 +43,33 @@ class Sent(msgspec.Struct):
 
 
 def mixed(topics: Sequence[str], count: int, seed: int = 1) -> list[Sent]:
-    """Return *count* messages whose bodies differ: of all answers, topics, keys and headers, some of them invalid."""
+    """Return *count* messages whose bodies differ: of all answers, topics, keys, headers and policies, some invalid.
+
+    The first one has a policy of its own.
+    """
+    sent = plain(topics, count, seed)
+    rng = random.Random(seed)
+    for each in sent:
+        message = each.message
+        if rng.random() < 0.25:
+            message.headers = {"kind": "order", "raw": b"\x00\xff"}
+        if each is sent[0] or rng.random() < 0.1:
+            message.check_policy = CheckPolicy(immunity_s=3_600.0, interval_s=rng.choice([7.0, 8.0]), check_max=3)
+        elif rng.random() < 0.05:
+            body = message.body
+            each.message = rng.choice([Message("", body), Message(topics[0], body, headers={"txcore-id": "forged"})])
+    return sent
+
+
+def plain(topics: Sequence[str], count: int, seed: int = 1) -> list[Sent]:
+    """Return *count* messages whose bodies, answers, topics and keys differ, without anything else in them."""
     rng = random.Random(seed)
     sent = []
     for number in range(count):
         body = b"%06d" % number + b"x" * rng.choice([0, 30, 300])
         key = rng.choice([None, b"", b"key-%d" % rng.randrange(20)])
-        headers: dict[str, str | bytes] = {"kind": "order", "raw": b"\x00\xff"} if rng.random() < 0.25 else {}
         answer = rng.choices([COMMIT, ROLLBACK, UNKNOWN, Refusal("no"), None], [70, 10, 5, 5, 5])[0]
-        message = Message(rng.choice(topics), body, key, headers)
-        if rng.random() < 0.05:
-            message = rng.choice([Message("", body), Message(topics[0], body, headers={"txcore-id": "forged"})])
-        sent.append(Sent(message, answer))
+        sent.append(Sent(Message(rng.choice(topics), body, key), answer))
     return sent
 
 
@@ -130,6 +146,9 @@ def judge_logs(kit: Kit, topics: Sequence[str], sent: Sequence[Sent]) -> None:
         assert [(target.topic, target.key, target.body) for target in half.messages] == [
             (each.message.topic, each.message.key, each.message.body)
         ]
+        own = each.message.check_policy
+        assert (half.interval_ms, half.check_max) == ((0, 0) if own is None else (own.interval_s * 1000, own.check_max))
+        assert (half.immunity_ms == 3_600_000) == (own is not None), half
         final = FINALS.get(each.answer)
         assert [op.kind for _, op in journey.ops] == ([] if final is None else [final])
         there = delivered.pop(wire.target_id(result.transaction_id, 0), None)

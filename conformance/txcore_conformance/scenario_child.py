@@ -23,10 +23,10 @@ from sqlalchemy.engine.default import DefaultDialect
 from txcore.checker.checker import Checker
 from txcore.plugin import BackendPlugin
 from txcore.port import Backend
-from txcore.producer import listener_style
+from txcore.producer import listener_batch, listener_style
 from txcore.producer import transaction_flow as flow
-from txcore.producer.transaction import LocalTransaction, make_half
-from txcore.records import HalfRecord
+from txcore.producer.transaction import LocalTransaction, make_half, make_halves
+from txcore.records import HalfRecord, TargetMessage
 from txcore_conformance.failpoints import Failpoints, Watched, install
 from txcore_conformance.forks import load_backend, serve
 from txcore_conformance.scenario import Place, Scenario
@@ -106,8 +106,12 @@ def watch(failpoints: Failpoints) -> None:
         context.policy, transaction.immunity_s = policy, policy.immunity_s
         return half
 
-    def hasty_halves(transactions: Sequence[LocalTransaction]) -> tuple[list[HalfRecord], dict[int, Any]]:
-        return [hasty_half(transaction) for transaction in transactions], {}
+    def hasty_halves(transactions: Sequence[LocalTransaction], messages: Sequence[TargetMessage]) -> Any:
+        context, policy = transactions[0].context, transactions[0].context.policy
+        context.policy = replace(policy, immunity_s=IMMUNITY_S)
+        made = make_halves(transactions, messages)
+        context.policy = policy
+        return made
 
     def watched_commit(dialect: DefaultDialect, connection: Any) -> None:
         failpoints.reach("before database COMMIT")
@@ -116,7 +120,7 @@ def watch(failpoints: Failpoints) -> None:
 
     BackendPlugin.connect = watched_connect  # type: ignore[method-assign]
     flow.make_half = listener_style.make_half = hasty_half  # type: ignore[attr-defined]
-    listener_style.make_halves = hasty_halves  # type: ignore[attr-defined]
+    listener_batch.make_halves = hasty_halves  # type: ignore[attr-defined]
     DefaultDialect.do_commit = watched_commit  # type: ignore[method-assign]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from txcore.columns import resolution
 from txcore.errors import BackendUnavailableError, TransactionStateError, WrongDatabaseError
 from txcore.fence import NO_DATABASE, AnyFence, FenceAnswer, FenceReading
 from txcore.ids import id_text, known_id
 from txcore.op_rules import outcome_of
 from txcore.producer.transaction import LocalTransaction, Phase
-from txcore.records import Op, OpKind, Outcome, Resolution, Status
+from txcore.records import OpKind, Outcome, Resolution, Status
 from txcore.results import EndResult, EndState
 from txcore.runtime.commands import Call, Flow
 
@@ -116,18 +117,19 @@ def ran_local(transaction: LocalTransaction, began_s: float, state: str) -> None
 
 
 def resolution_of(transaction: LocalTransaction, kind: OpKind, wall_ms: int) -> Resolution:
-    """Return the op of *kind*, with all targets if it commits.
+    """Return the op of *kind*, with all targets if it commits."""
+    assert transaction.half is not None
+    written = written_kind(kind, is_by_owner=transaction.is_by_owner)
+    return resolution(transaction.half, written, transaction.context.by, wall_ms)
 
-    Where the partition's owner releases the half, the producer's COMMITTED takes the place of both, and is settled only
-    when it is durable (R17).
+
+def written_kind(kind: OpKind, *, is_by_owner: bool) -> OpKind:
+    """Return the kind of op that a producer writes for an end of *kind*.
+
+    Where the partition's owner releases the half, the producer's COMMITTED takes the place of both target and COMMIT,
+    and is settled only when it is durable (R17).
     """
-    half, by = transaction.half, transaction.context.by
-    assert half is not None
-    if transaction.is_by_owner and kind is OpKind.COMMIT:
-        op = Op(OpKind.COMMITTED, half.transaction_id, half.generation, by, wall_ms)
-        return Resolution(half, op, (), b"", by, flush=True)
-    op = Op(kind, half.transaction_id, half.generation, by, wall_ms)
-    return Resolution(half, op, range(len(half.messages)) if kind is OpKind.COMMIT else (), b"", by)
+    return OpKind.COMMITTED if is_by_owner and kind is OpKind.COMMIT else kind
 
 
 def needs_tombstone(transaction: LocalTransaction, kind: OpKind) -> bool:

@@ -10,7 +10,7 @@ from txcore.errors import UsageError
 from txcore.listener import Listener
 from txcore.message import Message
 from txcore.port import Backend
-from txcore.producer.listener_style import Sendings, send_all
+from txcore.producer.listener_batch import Sendings, send_all
 from txcore.producer.transaction import ProducerContext, begin_many
 from txcore.results import TransactionSendResult
 from txcore.runtime.commands import Flow

@@ -7,12 +7,14 @@ import enum
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, overload
 
 import msgspec
 
 from txcore import arguments, wire
 from txcore.clock import Clock
+from txcore.columns import HalfColumns
 from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
 from txcore.delay import Delay, delay_of
 from txcore.digest import digest_of
@@ -37,6 +39,7 @@ from txcore.runtime.instrumentation import ProducerReporter
 
 ENOUGH_COUNT: Final = 8
 """Number of halves of one partition that fill a request."""
+_identity_of, _policies_of = attrgetter("identity"), attrgetter("policies")
 
 
 @direct
@@ -99,7 +102,9 @@ class LocalTransaction(msgspec.Struct):
 
     Attributes:
         identity: The 16 bytes of its id, as records, fence and broker take them.
-        half, immunity_s: Set when the half is made.
+        messages: Those that it holds so far; in a batch they are in its columns, unless the fence needs them here.
+        half: Set when the half is made.
+        immunity_s: Its context's until the half is made, then that of the half.
         give_way_s: Reading of the clock after which the producer publishes nothing; None without a reading.
         began_s: When its database transaction was opened, in the database style.
         is_via_table: Its messages are in the message table, so it publishes nothing and writes no op.
@@ -200,7 +205,8 @@ def current_transaction() -> LocalTransaction:
 
 def begin(context: ProducerContext) -> LocalTransaction:
     """Return a new open transaction with an id of its own."""
-    return LocalTransaction(context, context.ids.new(context.partition_count))
+    identity = context.ids.new(context.partition_count)
+    return LocalTransaction(context, identity, immunity_s=context.policy.immunity_s)
 
 
 def begin_many(context: ProducerContext, count: int) -> list[LocalTransaction]:
@@ -211,7 +217,8 @@ def begin_many(context: ProducerContext, count: int) -> list[LocalTransaction]:
     """
     if count < ENOUGH_COUNT * context.partition_count:
         return [begin(context) for _ in range(count)]
-    return [LocalTransaction(context, identity) for identity in context.ids.many(count)]
+    immunity_s = context.policy.immunity_s
+    return [LocalTransaction(context, identity, immunity_s=immunity_s) for identity in context.ids.many(count)]
 
 
 def publish(transaction: LocalTransaction, message: Message) -> None:
@@ -309,36 +316,32 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
 
 
 def make_halves(
-    transactions: Sequence[LocalTransaction],
-) -> tuple[list[HalfRecord], dict[int, MessageRejectedError]]:
-    """Make the halves of transactions of one producer, each as `make_half` would; all have the same fence and database.
+    transactions: Sequence[LocalTransaction], messages: Sequence[TargetMessage]
+) -> tuple[HalfColumns, dict[int, MessageRejectedError]]:
+    """Make the halves of transactions of one producer with one message each, each as `make_half` would.
 
-    Returns the halves, and by its place the error of each transaction that has none.
+    All have the same fence and database. Returns the halves of those without an error, and by its place the error of
+    each transaction that has none.
     """
-    halves: list[HalfRecord] = []
-    errors: dict[int, MessageRejectedError] = {}
-    if not transactions:
-        return halves, errors
-    context = transactions[0].context
-    group, size_max, immunity_s = context.group, context.body_size_max, context.policy.immunity_s
-    encode = wire.HalfTemplate(_envelope(transactions[0])).encode
-    partitions = partitions_of([transaction.identity for transaction in transactions], context.partition_count)
-    for transaction, partition in zip(transactions, partitions, strict=True):
-        identity, messages = transaction.identity, transaction.messages
-        if transaction.policies:
-            body = wire.encode_half(_envelope(transaction))
-        else:
-            body, transaction.immunity_s = encode(identity, partition, messages), immunity_s
-        if len(body) > size_max:
-            transaction.phase = Phase.FAILED
-            errors[len(halves) + len(errors)] = _too_large(context, messages, body)
-            continue
-        transaction.half = half = HalfRecord(group, partition, identity, 0, body, messages)
-        halves.append(half)
+    context, identities = transactions[0].context, [*map(_identity_of, transactions)]
+    partitions = partitions_of(identities, context.partition_count)
     if context.release:
         for transaction in transactions:
             transaction.is_by_owner = True
-    return halves, errors
+    plain = msgspec.structs.replace(transactions[0], policies=())
+    bodies = wire.HalfTemplate(_envelope(plain)).encode_each(identities, partitions, messages)
+    if any(map(_policies_of, transactions)):
+        for place, transaction in enumerate(transactions):
+            if transaction.policies:
+                bodies[place] = wire.encode_half(_envelope(transaction))
+    halves = HalfColumns(context.group, partitions, identities, bodies, messages)
+    if max(map(len, bodies)) <= context.body_size_max:
+        return halves, {}
+    large = [place for place, body in enumerate(bodies) if len(body) > context.body_size_max]
+    for place in large:
+        transactions[place].phase = Phase.FAILED
+    errors = {place: _too_large(context, messages[place : place + 1], bodies[place]) for place in large}
+    return halves.take([place for place in range(len(bodies)) if place not in errors]), errors
 
 
 def _too_large(context: ProducerContext, messages: Sequence[TargetMessage], body: bytes) -> MessageRejectedError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,15 +23,28 @@ class Call(msgspec.Struct):
 
 
 class Calls(msgspec.Struct):
-    """Call `function` with each of `items` in turn, for `turn_s` seconds, but once at least.
+    """Call `function` with each tuple of `arguments` in turn, for `turn_s` seconds, but once at least.
 
-    Receives a list with the value of each call, its error, and the clock's reading after it. Not for coroutines, nor
-    for a driver with a pool.
+    Receives a `Called`. Not for coroutines, nor for a driver with a pool.
     """
 
-    function: Callable[[Any], Any]
-    items: Sequence[Any]
+    function: Callable[..., Any]
+    arguments: Iterable[tuple[Any, ...]]
     turn_s: float
+
+
+class Called(msgspec.Struct):
+    """The calls that were made, the first ones.
+
+    Attributes:
+        values: The value of each call, None of one that raised.
+        errors: What they raised, by their place.
+        ended_s: The clock's reading after each.
+    """
+
+    values: list[Any] = []
+    errors: dict[int, Exception] = {}
+    ended_s: list[float] = []
 
 
 class Timed(msgspec.Struct):

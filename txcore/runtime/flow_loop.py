@@ -25,7 +25,7 @@ from txcore.port import Claim as ClaimPort
 from txcore.records import HalfRecord, Outcome, Resolution
 from txcore.runtime.batching import Group, Outbox, Waiter, hand_over
 from txcore.runtime.call_pool import CallPool
-from txcore.runtime.commands import Answered, Call, Calls, Each, Flow, Spawn, Timed
+from txcore.runtime.commands import Answered, Call, Called, Calls, Each, Flow, Spawn, Timed
 
 WAIT_MAX_S: Final = 0.5
 ANSWERS: Final = object()
@@ -255,22 +255,21 @@ class Loop:
             return None, TypeError(f"{call.function!r} is asynchronous; use AsyncTransactionProducer")
         return value, None
 
-    def calls(self, task: Task, calls: Calls) -> tuple[Any, BaseException | None] | None:  # noqa: ARG002
-        """Run user code for many; return a value or an error for each item that was reached."""
-        function, elapsed_s = calls.function, self.clock.elapsed_s
-        until_s = elapsed_s() + calls.turn_s
-        answers: list[tuple[Any, Exception | None, float]] = []
-        for item in calls.items:
-            value, error = None, None
+    def calls(self, task: Task, calls: Calls) -> tuple[Called, None] | None:  # noqa: ARG002
+        """Run user code for many, in turn, and return its values."""
+        function, elapsed_s, called = calls.function, self.clock.elapsed_s, Called()
+        values, ended_s, until_s = called.values, called.ended_s, elapsed_s() + calls.turn_s
+        for arguments in calls.arguments:
             try:
-                value = function(item)
-            except Exception as raised:  # noqa: BLE001 - the flow decides what an error means
-                error = raised
+                value = function(*arguments)
+            except Exception as error:  # noqa: BLE001 - the flow decides what an error means
+                value, called.errors[len(values)] = None, error
+            values.append(value)
             now_s = elapsed_s()
-            answers.append((value, error, now_s))
+            ended_s.append(now_s)
             if now_s >= until_s:
                 break
-        return answers, None
+        return called, None
 
     def _call_in_pool(self, task: Task, call: Call, pool: CallPool) -> None:
         job = pool.submit(call, self.clock.elapsed_s)

@@ -47,14 +47,14 @@ def peek_decides(self: SimFence, transaction_ids: Sequence[bytes], connection: A
 @contextlib.contextmanager
 def believe_the_listener() -> Iterator[None]:
     """Publish after the listener's COMMIT without a look at its row."""
-    fenced = sending._fenced  # noqa: SLF001
+    vouched = sending.vouched
 
     def believe(transaction: LocalTransaction, judged: Any) -> Flow[Any]:
-        ran = yield from fenced(transaction, judged)
+        ran = yield from vouched(transaction, judged)
         transaction.must_look = False
         return ran
 
-    with mock.patch.object(sending, "_fenced", believe):
+    with mock.patch.object(sending, "vouched", believe):
         yield
 
 

@@ -73,7 +73,7 @@ def _appended_uncertainly(transaction: LocalTransaction, outcome: Outcome, began
 
 
 _finish = flow.database_finish
-_judged = sending._judged  # noqa: SLF001
+_judged = sending.judged
 
 
 def _exception_rolls_back(transaction: LocalTransaction) -> Flow[Any]:
@@ -95,7 +95,7 @@ def _raising_listener_rolls_back(transaction: LocalTransaction, state: Any, erro
 def _exception_is_rollback() -> Iterator[None]:
     with (
         mock.patch.object(flow, "database_finish", _exception_rolls_back),
-        mock.patch.object(sending, "_judged", _raising_listener_rolls_back),
+        mock.patch.object(sending, "judged", _raising_listener_rolls_back),
     ):
         yield
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from txcore.memory import MemoryBackend
 from txcore.port import Batch, Claim, SettlesEach
 from txcore.records import HalfRecord, Outcome, Resolution, Status
-from txcore.runtime.commands import Call, Calls, Each, Timed
+from txcore.runtime.commands import Call, Called, Calls, Each, Timed
 from txcore.runtime.flow_loop import Loop, Task
 from txcore_conformance.sim.world import SimClock, World
 
@@ -239,20 +239,20 @@ class SimLoop(Loop):
         """See `Loop.calls`; one call that takes time follows the other."""
 
         def run() -> Any:
-            answers: list[tuple[Any, Exception | None, float]] = []
+            called = Called()
             until_s = self.clock.elapsed_s() + calls.turn_s
-            for item in calls.items:
-                value, error = None, None
+            for arguments in calls.arguments:
                 try:
-                    value = calls.function(item)
+                    value = calls.function(*arguments)
                     if inspect.isgenerator(value):
                         value = yield from value
-                except Exception as raised:  # noqa: BLE001 - the flow decides what an error means
-                    error = raised
-                answers.append((value, error, self.clock.elapsed_s()))
+                except Exception as error:  # noqa: BLE001 - the flow decides what an error means
+                    value, called.errors[len(called.values)] = None, error
+                called.values.append(value)
+                called.ended_s.append(self.clock.elapsed_s())
                 if self.clock.elapsed_s() >= until_s:
                     break
-            return answers
+            return called
 
         self.spawn(run(), lambda done: self.resume(task, done.result, done.error))
 

@@ -17,7 +17,8 @@ from txcore.message_table import Mode
 from txcore.producer import transaction_flow as flow
 from txcore.producer.finish import end
 from txcore.producer.handles import attach, handle_of
-from txcore.producer.listener_style import Sendings, send_all, send_in_transaction
+from txcore.producer.listener_batch import Sendings, send_all
+from txcore.producer.listener_style import KINDS, send_in_transaction
 from txcore.producer.transaction import ProducerContext, begin, publish
 from txcore.records import Half, HalfRecord, Op, OpKind, Resolution
 from txcore.results import EndState
@@ -256,6 +257,7 @@ def _many_style(cast: Cast, truth: Truth) -> Flow[None]:
     yield from send_all(sendings, SimListener(cast))
     for sent, result in zip(truths, sendings.results, strict=True):
         assert result is not None
+        sent.core.asked = KINDS.get(result.local_transaction_state)  # a batch keeps ends in its results only
         judge_end(cast, sent, result.end)
         if result.end is None and result.error is not None:
             ended(cast.world, result.error)

@@ -10,16 +10,17 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from txcore.clock import Clock
+from txcore.columns import ReleaseColumns
 from txcore.errors import BusyError, TxcoreError
-from txcore.records import DURABLE, LogKind, Op, Outcome, Resolution, Status
-from txcore.wire import encode_ops
+from txcore.records import DURABLE, LogKind, Op, OpKind, Outcome, Resolution, Status
+from txcore.wire import encode_op, encode_ops, op_record, op_version
 from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.options import topic_name
 from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, Producing
 from txcore_kafka.reports import OneRecord
 
 OPS_MAX: Final = 64
-"""Number of ops with which a merged record is sent: some 4 KB, as in RocketMQ."""
+"""Number of ops with which a merged record is sent: some 4 KB, as in RocketMQ. A batch of commits may add more."""
 MERGE_BUSY_S: Final = 0.005
 MERGE_IDLE_S: Final = 0.05
 BUSY_COUNT: Final = 8
@@ -32,8 +33,8 @@ Settle = Callable[[Outcome], None]
 class OpsRecord(OneRecord):
     """One op record under way."""
 
-    def __init__(self, producing: Producing, queue: _Queue, ops: Sequence[Op], settles: Sequence[Settle]) -> None:
-        super().__init__(producing, queue.topic, encode_ops(ops), None, queue.partition)
+    def __init__(self, producing: Producing, queue: _Queue, body: bytes, settles: Sequence[Settle]) -> None:
+        super().__init__(producing, queue.topic, body, None, queue.partition)
         self.settles = settles
 
     def stored(self, numbers: Sequence[int]) -> None:  # noqa: ARG002
@@ -50,14 +51,15 @@ class OpsRecord(OneRecord):
 
 
 class _Queue:
-    """The ops of one partition that wait to share a record."""
+    """The encoded ops of one partition that wait to share a record."""
 
-    __slots__ = ("due_s", "last_count", "ops", "partition", "settles", "topic")
+    __slots__ = ("due_s", "last_count", "ops", "partition", "settles", "topic", "version")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.ops: list[Op] = []
+        self.ops: list[bytes] = []
+        self.version = 0  #: the highest that one of the ops asks for
         self.settles: list[Settle] = []
         self.due_s = 0.0
         self.last_count = 0
@@ -86,6 +88,8 @@ class OpMerger:
         The others are settled: those with `flush` by the outcome of their op, which the next `flush_urgent` sends; or
         all with an op as REFUSED, and no op is queued, if too many wait already.
         """
+        if isinstance(resolutions, ReleaseColumns) and resolutions.all_commit:
+            return self._put_commits(resolutions, indices, settle)
         queues = self._queues
         queued: list[int] = []
         left_over: list[int] = []
@@ -110,12 +114,37 @@ class OpMerger:
                     queued.append(index)
                     if not ops:
                         self._begin(queue, is_urgent=False)
-                ops.append(op)
+                ops.append(encode_op(op))
+                queue.version = max(queue.version, op_version(op.kind))
                 self._count += 1
                 if len(ops) >= OPS_MAX:
                     refused += self._send(queue)
         if left_over:
-            settle(left_over, Outcome(Status.REFUSED, BusyError(f"{QUEUED_MAX} ops wait for the broker already")))
+            settle(left_over, _no_room())
+        _settle_all(refused)
+        return queued
+
+    def _put_commits(
+        self, commits: ReleaseColumns, indices: Sequence[int], settle: Callable[[Sequence[int], Outcome], None]
+    ) -> Sequence[int]:
+        """Queue the ops of commits; see `put`."""
+        group, refused = commits.halves.group, []
+        with self._lock:
+            if self._count + len(indices) > QUEUED_MAX:
+                queued: Sequence[int] = ()
+            else:
+                queued = indices
+                for partition, ops in commits.encoded_ops(indices).items():
+                    queue = self._queue(group, partition)
+                    if not queue.ops:
+                        self._begin(queue, is_urgent=False)
+                    queue.ops += ops
+                    queue.version = max(queue.version, op_version(OpKind.COMMIT))
+                    self._count += len(ops)
+                    if len(queue.ops) >= OPS_MAX:
+                        refused += self._send(queue)
+        if not queued:
+            settle(indices, _no_room())
         _settle_all(refused)
         return queued
 
@@ -136,7 +165,7 @@ class OpMerger:
                 refused.append((settle, BusyError("too many records wait for the broker")))
             else:
                 try:
-                    self._record(queue, [op], [settle]).send()
+                    OpsRecord(self._producing, queue, encode_ops([op]), [settle]).send()
                 except TxcoreError as error:
                     refused.append((settle, error))
         _settle_all(refused)
@@ -177,12 +206,9 @@ class OpMerger:
             queue = self._queues[group, partition] = _Queue(topic_name(group, LogKind.OP), partition)
         return queue
 
-    def _record(self, queue: _Queue, ops: Sequence[Op], settles: Sequence[Settle]) -> OpsRecord:
-        return OpsRecord(self._producing, queue, ops, settles)
-
     def _send(self, queue: _Queue) -> list[tuple[Settle, TxcoreError]]:
         """Hand a queue's ops to the client; they stay queued if the client has no room."""
-        record = self._record(queue, queue.ops, queue.settles)
+        record = OpsRecord(self._producing, queue, op_record(queue.ops, queue.version), queue.settles)
         refused: list[tuple[Settle, TxcoreError]] = []
         try:
             record.send()
@@ -192,9 +218,13 @@ class OpMerger:
             refused = [(settle, error) for settle in queue.settles]
         self._count -= len(queue.ops)
         queue.last_count = len(queue.ops)
-        queue.ops, queue.settles = [], []
+        queue.ops, queue.settles, queue.version = [], [], 0
         self._waiting.pop(queue, None)
         return refused
+
+
+def _no_room() -> Outcome:
+    return Outcome(Status.REFUSED, BusyError(f"{QUEUED_MAX} ops wait for the broker already"))
 
 
 def _settle_all(refused: Sequence[tuple[Settle, TxcoreError]]) -> None:

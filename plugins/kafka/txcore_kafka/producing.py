@@ -12,12 +12,13 @@ and the waiting threads are woken after it. `send` may be called on any thread.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import repeat
+from operator import length_hint
 from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
@@ -123,7 +124,7 @@ class Producing:
             raise self._not_taken(error) from error
 
     def send_all(
-        self, report: Callable[[int, KafkaError | None, Any], None], numbers: Sequence[int], records: Sequence[Record]
+        self, report: Callable[[int, KafkaError | None, Any], None], numbers: Sequence[int], records: Iterable[Record]
     ) -> list[tuple[int, TxcoreError]]:
         """Hand records with these numbers to the client; as `send`, but never raises.
 
@@ -133,23 +134,28 @@ class Producing:
         Returns:
             The numbers of the records that were not handed over, each with an error that `send` would raise.
         """
-        producer = self._producer if len(records) < MANY_COUNT else self._many_client()
+        producer = self._producer if len(numbers) < MANY_COUNT else self._many_client()
         if producer is None:
             return [(number, ClosedError("this backend is closed")) for number in numbers]
-        produce, left_over = producer.produce, []
-        for number, (topic, value, key, partition, headers) in zip(numbers, records, strict=True):
+        left, left_over = iter(numbers), []
+        topics, values, keys, partitions, headers = zip(*records, strict=True) if numbers else [()] * 5
+        reports = map(partial, repeat(report), left)
+        # One call in C for all of them: a loop here would cost as much as the driver's part.
+        calls = map(producer.produce, topics, values, keys, partitions, reports, repeat(None), repeat(0), headers)
+        while True:
             try:
-                produce(topic, value, key, partition, partial(report, number), None, 0, headers)
+                deque(calls, maxlen=0)
             except (BufferError, KafkaException) as error:
                 refused = self._not_taken(error)
                 refused.__cause__ = error
-                left_over.append((number, refused))
-        return left_over
+                left_over.append((numbers[len(numbers) - length_hint(left) - 1], refused))
+            else:
+                return left_over
 
     def watch(self, kind: str, items: Sequence[Waiting], deadline_s: float) -> None:
         """Expire *items* at *deadline_s* if they have not ended before; the deadlines of one *kind* must ascend."""
         if items:
-            self._waiting.setdefault(kind, deque()).extend(zip(items, itertools.repeat(deadline_s)))
+            self._waiting.setdefault(kind, deque()).extend(zip(items, repeat(deadline_s)))
             self.wake()
 
     def poll(self, timeout_s: float, is_done: Callable[[], Any], *, comes_again: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, cast
@@ -12,6 +12,7 @@ import msgspec
 
 from txcore.backends.batch_progress import record_counts
 from txcore.clock import Clock
+from txcore.columns import HalfColumns, ReleaseColumns
 from txcore.errors import MessageRejectedError
 from txcore.port import Batch
 from txcore.records import HalfRecord, Op, Outcome, Resolution
@@ -57,12 +58,20 @@ class Releaser:
 
     def append(self, batch: Batch[HalfRecord]) -> None:
         """Store halves, each after its group and targets are known."""
-        counts, size_max, examine = self._control.partition_counts, self._options.body_size_max, self._targets.examine
         now_s = self._clock.elapsed_s()
         halves = Halves(batch, batch.items, producing=self._producing)
+        halves.send(self._sendable_halves(halves, now_s))
+        self._producing.watch(HALVES, (halves,), now_s + self._options.delivery_timeout_s)
+
+    def _sendable_halves(self, halves: Halves, now_s: float) -> Sequence[int]:
+        """Return the indices of those that can be sent now; the others are refused, or sent later."""
+        counts, size_max, examine = self._control.partition_counts, self._options.body_size_max, self._targets.examine
+        items = halves.items
+        if isinstance(items, HalfColumns) and items.group in counts and self._targets.accept(items, size_max, now_s):
+            return range(len(items))
         known: list[int] = []
         limits: dict[str, int] = {}
-        for index, half in enumerate(batch.items):
+        for index, half in enumerate(items):
             try:
                 if len(half.body) > size_max:
                     raise _too_large(half, size_max)
@@ -76,8 +85,7 @@ class Releaser:
                 self._look_ups.defer(half.group, list(unknown), send, refuse)
             else:
                 known.append(index)
-        halves.send(known)
-        self._producing.watch(HALVES, (halves,), now_s + self._options.delivery_timeout_s)
+        return known
 
     def release(self, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
         """Publish the targets of each item, or its parked record; its op comes after these, or in one transaction."""
@@ -85,8 +93,7 @@ class Releaser:
             self._release_together(self.lanes, batch, claim)
             return
         deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
-        counts, presence = self._control.partition_counts, self._presence
-        present, items = presence.present, batch.items
+        items = batch.items
         releases = Releases(
             batch,
             items,
@@ -95,8 +102,26 @@ class Releaser:
             ops=self.ops,
             look_ups=self._look_ups,
         )
+        if isinstance(items, ReleaseColumns) and self._is_plain(items):
+            releases.send_commits(items)
+        else:
+            releases.send(self._sendable_releases(releases))
+        self._producing.watch(RELEASES, (releases,), deadline_s)
+        self.ops.flush_urgent()
+
+    def _is_plain(self, releases: ReleaseColumns) -> bool:
+        """Return whether all are commits that can be sent now, and share a batch."""
+        halves, topics = releases.halves, releases.halves.topics
+        if not releases.all_commit or halves.has_headers or halves.group not in self._control.partition_counts:
+            return False
+        return self._presence.present >= topics and self._targets.small.isdisjoint(topics)
+
+    def _sendable_releases(self, releases: Releases) -> list[int]:
+        """Return the indices of those that can be sent now; the others are sent later."""
+        counts, presence = self._control.partition_counts, self._presence
+        present = presence.present
         known: list[int] = []
-        for index, resolution in enumerate(items):
+        for index, resolution in enumerate(releases.items):
             half, targets = resolution.half, resolution.targets
             messages = half.messages
             for target in targets:
@@ -109,9 +134,7 @@ class Releaser:
             sought = [messages[target].topic for target in targets if messages[target].topic not in present]
             send = partial(releases.send, (index,), presence.refusal)
             self._look_ups.defer(half.group, [], send, partial(releases.not_found, index), sought=sought)
-        releases.send(known)
-        self._producing.watch(RELEASES, (releases,), deadline_s)
-        self.ops.flush_urgent()
+        return known
 
     def _release_together(self, lanes: Lanes, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
         entries: list[Entry] = []

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import repeat
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias
 
 from confluent_kafka import KafkaError
 
+from txcore.columns import HalfColumns, ReleaseColumns
 from txcore.errors import TxcoreError
 from txcore.records import HalfRecord, LogKind, Resolution
-from txcore.wire import target_headers
+from txcore.wire import commit_headers, target_headers
 from txcore_kafka.codec import as_sent, is_too_large
 from txcore_kafka.options import topic_name
 
 ANY_PARTITION: Final = -1
-Record: TypeAlias = "tuple[str, bytes, bytes | None, int, Mapping[str, str | bytes] | None]"
+Headers: TypeAlias = "Mapping[str, str | bytes] | list[tuple[str, str | bytes]]"
+Record: TypeAlias = "tuple[str, bytes, bytes | None, int, Headers | None]"
 """Topic, value, key, partition and headers."""
+_topic_of, _body_of, _key_of = map(attrgetter, ("topic", "body", "key"))
 OnReport: TypeAlias = "Callable[[KafkaError | None, Any], None]"
 
 
 def half_record(half: HalfRecord) -> Record:
     """Return the record of a half."""
     return topic_name(half.group, LogKind.HALF), half.body, None, half.partition, None
+
+
+def half_records(halves: Sequence[HalfRecord], indices: Sequence[int]) -> Iterable[Record]:
+    """Return the records of the halves at *indices*."""
+    if not isinstance(halves, HalfColumns):
+        return [half_record(halves[index]) for index in indices]
+    some, topic = halves.take(indices), topic_name(halves.group, LogKind.HALF)
+    return zip(repeat(topic), some.bodies, repeat(None), some.partitions, repeat(None))
+
+
+def commit_records(commits: ReleaseColumns) -> Iterable[Record]:
+    """Return the records that publish the messages of *commits*, which have no headers of their own."""
+    halves, messages = commits.halves, commits.halves.messages
+    headers = commit_headers(halves.group, halves.transaction_ids, commits.by)
+    topics, bodies, keys = map(_topic_of, messages), map(_body_of, messages), map(_key_of, messages)
+    return zip(topics, bodies, keys, repeat(ANY_PARTITION), headers)
 
 
 def target_record(resolution: Resolution, target: int) -> Record:

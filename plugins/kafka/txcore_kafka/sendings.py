@@ -12,6 +12,7 @@ import msgspec
 from confluent_kafka import KafkaError
 
 from txcore.backends.batch_progress import RECORD_BITS, HalfProgress, ReleaseProgress
+from txcore.columns import ReleaseColumns
 from txcore.errors import TxcoreError
 from txcore.port import running
 from txcore.records import DURABLE, Outcome, Status
@@ -19,7 +20,15 @@ from txcore_kafka.codec import delivery_outcome, is_missing
 from txcore_kafka.lookups import LookUps
 from txcore_kafka.op_merging import OpMerger
 from txcore_kafka.producing import Producing
-from txcore_kafka.reports import Record, Records, half_record, parked_record, target_record
+from txcore_kafka.reports import (
+    Record,
+    Records,
+    commit_records,
+    half_record,
+    half_records,
+    parked_record,
+    target_record,
+)
 
 Refusal: TypeAlias = "Callable[[str], TxcoreError | None]"
 
@@ -34,8 +43,7 @@ class Halves(HalfProgress, Records, eq=False, kw_only=True):
 
     def send(self, indices: Sequence[int]) -> None:
         """Hand halves to the client; end those that it does not take as refused."""
-        records = [half_record(half) for half in map(self.items.__getitem__, indices)]
-        for index, error in self.producing.send_all(self.report, indices, records):
+        for index, error in self.producing.send_all(self.report, indices, half_records(self.items, indices)):
             self.refuse(index, error)
 
     def record(self, number: int) -> Record:
@@ -90,6 +98,12 @@ class Releases(ReleaseProgress, Records, eq=False, kw_only=True):
             self._not_taken(number, error)
         if bare:
             self.queue_ops(bare)
+
+    def send_commits(self, commits: ReleaseColumns) -> None:
+        """Hand the records of all items to the client: commits of messages without headers."""
+        numbers = range(0, len(commits) << RECORD_BITS, 1 << RECORD_BITS)
+        for number, error in self.producing.send_all(self.report, numbers, commit_records(commits)):
+            self._not_taken(number, error)
 
     def record(self, number: int) -> Record:
         """See `Records.record`."""

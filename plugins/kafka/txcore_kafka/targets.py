@@ -10,6 +10,7 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined] # i
 
 from txcore.backends.target_cache import Found, TargetCache
 from txcore.clock import Clock
+from txcore.columns import HalfColumns
 from txcore.errors import MessageRejectedError, TxcoreError
 from txcore.records import HalfRecord, TargetMessage
 from txcore_kafka.codec import check_headers, record_size
@@ -32,6 +33,13 @@ class Targets:
         self._clock = clock
         self.small: set[str] = set()  #: topics that accept less than a full batch: their messages are sent one by one
         self._bytes_max: TargetCache[str, int] = TargetCache(clock, self._begin, refused_s=FRESH_S)
+
+    def accept(self, halves: HalfColumns, size_max: int, now_s: float) -> bool:
+        """Return whether all of *halves* certainly can be published, and have *size_max* bytes at most."""
+        size, known = max(map(len, halves.bodies)), self._bytes_max.known
+        if size > size_max or halves.has_headers:
+            return False
+        return all(size + OVERHEAD_MAX <= (known(topic, now_s) or 0) for topic in halves.topics)
 
     def examine(self, half: HalfRecord, limits: dict[str, int], now_s: float) -> Sequence[str]:
         """Return the topics to ask for before the half's messages can be judged; if empty, all can be published.

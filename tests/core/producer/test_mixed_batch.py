@@ -18,10 +18,11 @@ def kit():
     made.close()
 
 
-def test_each_has_its_own_end(kit):
+@pytest.mark.parametrize("made", [mixed_batch.mixed, mixed_batch.plain])
+def test_each_has_its_own_end(kit, made):
     """Results, halves, ops and messages of a batch are those of its transactions sent one by one."""
     topics = [kit.topic(), kit.topic("other")]
-    sent = mixed_batch.mixed(topics, COUNT)
+    sent = made(topics, COUNT)
     mixed_batch.send(kit, sent)
     mixed_batch.judge_results(sent)
     mixed_batch.judge_logs(kit, topics, sent)

@@ -222,11 +222,12 @@ def test_calls_are_made_in_turn_until_they_are_over(loop, clock):
         clock.advance(1.0)
         return 6 // item
 
-    loop.spawn(ending(Calls(call, [3, 0, 2, 1], 3.0), results))
+    loop.spawn(ending(Calls(call, [(3,), (0,), (2,), (1,)], 3.0), results))
     loop.run_all()
-    ((three, zero, two),) = results
-    assert ([3, 0, 2], (2, None, began_s + 1.0), (3, None, began_s + 3.0)) == (reached, three, two)
-    assert (None, ZeroDivisionError, began_s + 2.0) == (zero[0], type(zero[1]), zero[2])
+    (called,) = results
+    assert ([3, 0, 2], [2, None, 3]) == (reached, called.values)
+    assert [began_s + 1.0, began_s + 2.0, began_s + 3.0] == called.ended_s
+    assert {1: ZeroDivisionError} == {place: type(error) for place, error in called.errors.items()}
 
 
 def test_an_asynchronous_call_is_refused(loop):
