@@ -207,7 +207,9 @@ def plain_targets(messages: Sequence[Message]) -> list[TargetMessage] | None:
     topics, keys, bodies, headers, *others = zip(*map(_fields_of, messages), strict=True)
     if set(map(type, topics)) != {str} or set(map(type, bodies)) != {bytes} or set(map(type, keys)) - _KEY_TYPES:
         return None
-    if not all(topics) or any(headers) or any(other.count(None) != len(other) for other in others):
+    if not all(topics) or not all(map(str.isascii, topics)) or any(headers):
+        return None
+    if any(other.count(None) != len(other) for other in others):
         return None
     return [*map(TargetMessage, topics, keys, bodies, repeat({}))]
 
@@ -238,13 +240,22 @@ def refuse_delay(message: Message, why: str) -> NoReturn:
 
 def _require_types(message: Message) -> None:
     topic = message.topic
-    if not isinstance(topic, str):
+    if not isinstance(topic, str) or not (topic.isascii() or _is_text(topic)):
         raise _without_topic(topic)
     if not isinstance(message.body, bytes):
         raise _of_wrong_type(topic, "body", "bytes", message.body, "; encode it first, as Message.json does")
     if message.key is not None and not isinstance(message.key, bytes):
         advice = "; encode it first; Message.json takes a text, too: key=str(…)"
         raise _of_wrong_type(topic, "key", "bytes or None", message.key, advice)
+
+
+def _is_text(text: str) -> bool:
+    """Return whether *text* has an encoding; one with half of a surrogate pair has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _without_topic(topic: object) -> MessageRejectedError:
@@ -273,6 +284,8 @@ def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
             raise _refused_header(topic, name, f"must have a name that is a text, not {name!r}")
         if not isinstance(value, str | bytes):
             raise _refused_header(topic, name, f"must be str or bytes, not {type(value).__name__}")
+        if not _is_text(name) or not (isinstance(value, bytes) or _is_text(value)):
+            raise _refused_header(topic, name, "is not valid Unicode")
         lowered = name.lower()
         if lowered.startswith(RESERVED_PREFIXES):
             raise _refused_header(topic, name, "is reserved; rename it")
@@ -284,5 +297,5 @@ def _validate_headers(topic: str, headers: Mapping[str, HeaderValue]) -> None:
 
 
 def _refused_header(topic: str, name: object, why: str) -> MessageRejectedError:
-    field = f'headers["{name}"]' if isinstance(name, str) else f"headers[{name!r}]"
+    field = f'headers["{name}"]' if isinstance(name, str) and _is_text(name) else f"headers[{name!r}]"
     return MessageRejectedError(f"Message.{field} for {topic!r} {why}; nothing was sent", topic=topic, reason=field)

@@ -42,7 +42,10 @@ class Batch(Protocol[Item]):
 
     @property
     def items(self) -> Sequence[Item]:
-        """The items, in the order in which the backend should submit them."""
+        """The items, in the order in which the backend should submit them.
+
+        Perhaps in columns (`txcore.columns`), which make an item anew each time that it is asked for.
+        """
 
     def settle(self, index: int, outcome: Outcome) -> None:
         """Report the outcome of the item at *index*: exactly once per item, from any thread, perhaps before the

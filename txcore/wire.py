@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -100,7 +101,9 @@ _newer_decoders: Final[dict[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decode
 }
 _ELEMENTS: Final[dict[tuple[type, str], type]] = {(Half, "messages"): TargetMessage, (_OpRecord, "ops"): Op}
 _INDEX: Final = re.compile(r"\[(\d+)\]")
+_kind_of: Final = attrgetter("kind")
 _KIND_KNOWN_MAX: Final = max(int(kind) for kind in OpKind)
+_Header: TypeAlias = tuple[str, str | bytes]
 _R = TypeVar("_R", Half, HalfHead, _OpRecord, Parked, _MessageRecord)
 
 
@@ -156,7 +159,7 @@ class OpTemplate:
     """
 
     def __init__(self, op: Op) -> None:
-        self._head, self._tail = encode_op(msgspec.structs.replace(op, transaction_id=_PROBE)).split(_PROBE)
+        self._head, _, self._tail = encode_op(msgspec.structs.replace(op, transaction_id=_PROBE)).partition(_PROBE)
 
     def encode_each(self, transaction_ids: Sequence[bytes]) -> list[bytes]:
         """Return the ops."""
@@ -208,7 +211,7 @@ def decode_head(body: bytes) -> HalfHead:
 
 def encode_ops(ops: Sequence[Op]) -> bytes:
     """Return one op record that holds *ops*, one or many (a merged record)."""
-    return op_record([encode_op(op) for op in ops], max((op_version(op.kind) for op in ops), default=VERSION))
+    return _encode(_OpRecord(_op_version(max(map(_kind_of, ops), default=0)), list(ops)))
 
 
 def encode_op(op: Op) -> bytes:
@@ -216,14 +219,13 @@ def encode_op(op: Op) -> bytes:
     return _encode(op)
 
 
-def op_version(kind: int) -> int:
-    """Return the lowest version of a record that holds an op of *kind*."""
-    return VERSION if kind < OpKind.COMMITTED else OWNER_VERSION
+def op_record(ops: Sequence[bytes], newest: int) -> bytes:
+    """Return one op record of encoded *ops*, as `encode_ops` would; *newest* is the highest of their kinds."""
+    return _encode(_EncodedOps(_op_version(newest), list(map(msgspec.Raw, ops))))
 
 
-def op_record(ops: Sequence[bytes], version: int) -> bytes:
-    """Return one op record of encoded *ops*; *version* is the highest `op_version` of their kinds."""
-    return _encode(_EncodedOps(version, list(map(msgspec.Raw, ops))))
+def _op_version(newest: int) -> int:
+    return VERSION if newest < OpKind.COMMITTED else OWNER_VERSION
 
 
 def decode_ops(body: bytes) -> list[Op]:
@@ -307,10 +309,12 @@ def target_headers(
     return {**message.headers, **own} if message.headers else own
 
 
-def commit_headers(group: str, transaction_ids: Sequence[bytes], by: str) -> Iterator[list[tuple[str, str | bytes]]]:
+def commit_headers(group: str, transaction_ids: Sequence[bytes], by: str) -> Iterator[list[_Header]]:
     """Return the headers of targets that are the first of their transactions and have none of their own."""
-    ids = zip(repeat(HEADER_ID), (text + b":0" for text in id_texts(transaction_ids)))
-    return map(list, zip(ids, repeat((HEADER_GROUP, group)), repeat((HEADER_BY, by))))
+    ids: Iterable[_Header] = zip(repeat(HEADER_ID), (text + b":0" for text in id_texts(transaction_ids)))
+    of_group: _Header = (HEADER_GROUP, group)
+    of_attempt: _Header = (HEADER_BY, by)
+    return map(list[_Header], zip(ids, repeat(of_group), repeat(of_attempt)))
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_R], body: bytes, what: str) -> _R:

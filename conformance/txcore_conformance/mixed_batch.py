@@ -27,6 +27,7 @@ from txcore.records import OpKind
 from txcore_conformance import oracle
 from txcore_conformance.kit import COMMIT, ROLLBACK, UNKNOWN, Answers, Kit
 
+IMMUNITY_S: Final = 3_600.0
 FINALS: Final = {COMMIT: OpKind.COMMIT, ROLLBACK: OpKind.ROLLBACK}
 
 
@@ -42,10 +43,10 @@ class Sent(msgspec.Struct):
     result: TransactionSendResult | None = None
 
 
-def mixed(topics: Sequence[str], count: int, seed: int = 1) -> list[Sent]:
+def mixed(topics: Sequence[str], count: int, seed: int = 1, immunity_s: float = IMMUNITY_S) -> list[Sent]:
     """Return *count* messages whose bodies differ: of all answers, topics, keys, headers and policies, some invalid.
 
-    The first one has a policy of its own.
+    The first one has a policy of its own. Such policies have this immunity.
     """
     sent = plain(topics, count, seed)
     rng = random.Random(seed)
@@ -54,7 +55,7 @@ def mixed(topics: Sequence[str], count: int, seed: int = 1) -> list[Sent]:
         if rng.random() < 0.25:
             message.headers = {"kind": "order", "raw": b"\x00\xff"}
         if each is sent[0] or rng.random() < 0.1:
-            message.check_policy = CheckPolicy(immunity_s=3_600.0, interval_s=rng.choice([7.0, 8.0]), check_max=3)
+            message.check_policy = CheckPolicy(immunity_s=immunity_s, interval_s=rng.choice([7.0, 8.0]), check_max=3)
         elif rng.random() < 0.05:
             body = message.body
             each.message = rng.choice([Message("", body), Message(topics[0], body, headers={"txcore-id": "forged"})])
@@ -66,7 +67,7 @@ def plain(topics: Sequence[str], count: int, seed: int = 1) -> list[Sent]:
     rng = random.Random(seed)
     sent = []
     for number in range(count):
-        body = b"%06d" % number + b"x" * rng.choice([0, 30, 300])
+        body = b"%d-%06d" % (seed, number) + b"x" * rng.choice([0, 30, 300])
         key = rng.choice([None, b"", b"key-%d" % rng.randrange(20)])
         answer = rng.choices([COMMIT, ROLLBACK, UNKNOWN, Refusal("no"), None], [70, 10, 5, 5, 5])[0]
         sent.append(Sent(Message(rng.choice(topics), body, key), answer))
@@ -148,7 +149,7 @@ def judge_logs(kit: Kit, topics: Sequence[str], sent: Sequence[Sent]) -> None:
         ]
         own = each.message.check_policy
         assert (half.interval_ms, half.check_max) == ((0, 0) if own is None else (own.interval_s * 1000, own.check_max))
-        assert (half.immunity_ms == 3_600_000) == (own is not None), half
+        assert own is None or half.immunity_ms == own.immunity_s * 1000, half
         final = FINALS.get(each.answer)
         assert [op.kind for _, op in journey.ops] == ([] if final is None else [final])
         there = delivered.pop(wire.target_id(result.transaction_id, 0), None)

@@ -19,6 +19,16 @@ def queue_the_op_first(send):
     return sent
 
 
+def queue_the_ops_of_commits_first(send_commits):
+    """Queue the ops of commits before their targets are handed over."""
+
+    def sent(self, commits):
+        self.queue_ops(range(len(commits)))
+        send_commits(self, commits)
+
+    return sent
+
+
 def take_a_refusal_for_stored(record_failed):
     """Count a record that the broker refused as stored."""
 
@@ -55,13 +65,12 @@ def exchange_reports(reported):
     return taken
 
 
-def write_into_the_first_partition(record_of):
+def write_into_the_first_partition(make):
     """Send every op record to partition 0."""
 
-    def made(self, queue, ops, settles):
-        record = record_of(self, queue, ops, settles)
-        record.partition = 0
-        return record
+    def made(self, *arguments):
+        make(self, *arguments)
+        self.partition = 0
 
     return made
 
@@ -103,6 +112,12 @@ MUTANTS = [
         "kafka",
     ),
     Mutant(
+        "kafka-ops-before-targets",
+        "The ops of commits are written after their targets were confirmed.",
+        replaced("txcore_kafka.sendings:Releases", "send_commits", queue_the_ops_of_commits_first),
+        "plugins/kafka/tests/test_columns.py::test_the_ops_of_commits_come_after_their_messages",
+    ),
+    Mutant(
         "kafka-refused-is-durable",
         "A refused target is never settled as stored.",
         replaced("txcore_kafka.sendings:Releases", "record_failed", take_a_refusal_for_stored),
@@ -125,7 +140,7 @@ MUTANTS = [
     Mutant(
         "kafka-ops-in-first-partition",
         "An op is written to the partition of its half.",
-        replaced("txcore_kafka.op_merging:OpMerger", "_record", write_into_the_first_partition),
+        replaced("txcore_kafka.op_merging:OpsRecord", "__init__", write_into_the_first_partition),
         DATA_PATH + "test_ops_are_in_the_partition_of_their_half",
         "kafka",
     ),

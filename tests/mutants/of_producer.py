@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from mutant import Mutant, replaced
 
-STYLE = "txcore.producer.listener_style"
+BATCH = "txcore.producer.listener_batch"
 TEST = "tests/core/producer/test_mixed_batch.py::test_each_has_its_own_end"
+LATE = "tests/core/producer/test_producer.py::TestSendMany::test_slow_local_transactions_let_none_publish_too_late"
+KAFKA = "plugins/kafka/tests/test_columns.py::"
 
 
 def give_the_error_to_the_neighbour(failed):
@@ -16,44 +18,83 @@ def give_the_error_to_the_neighbour(failed):
 def take_the_answer_of_the_neighbour(run_some):
     """End each transaction as the listener answered for the one that ran after it."""
 
-    def ran(sendings, left, listener):
-        count, found = yield from run_some(sendings, left, listener)
-        answers = list(found.states.values())
-        found.states = dict(zip(found.states, answers[1:] + answers[:1], strict=True))
+    def ran(*arguments):
+        count, found = yield from run_some(*arguments)
+        found.states = found.states[1:] + found.states[:1]
         return count, found
 
     return ran
 
 
-def publish_the_half_of_the_neighbour(choose_end):
-    """Release the half of another transaction."""
-    kept = []
+def take_those_of_the_neighbours(take):
+    """Release the halves of other transactions."""
+    return lambda self, indices: take(self, [*indices[1:], *indices[:1]])
 
-    def chosen(transaction, kind, now_s, wall_ms):
-        kept.append(transaction)
-        return choose_end(kept[-2] if len(kept) > 1 else transaction, kind, now_s, wall_ms)
 
-    return chosen
+def publish_under_the_id_of_the_neighbour(headers):
+    """Name another transaction in the headers of a message."""
+    return lambda group, ids, by: headers(group, [*ids[1:], *ids[:1]], by)
+
+
+def hand_over_with_the_first_policy(make_halves):
+    """Take the check policy of the first transaction for all of a batch."""
+
+    def made(transactions, messages):
+        for transaction in transactions:
+            transaction.policies = transactions[0].policies
+        return make_halves(transactions, messages)
+
+    return made
+
+
+def release_by_the_time_of_the_last(opened):
+    """Let a batch publish until the last of its transactions gives way to the checker."""
+
+    def late(sendings, database):
+        found = opened(sendings, database)
+        if found is not None:
+            found.give_way_s += 1_000.0
+        return found
+
+    return late
 
 
 MUTANTS = [
     Mutant(
         "batch-error-exchanged",
         "An error is the result of the transaction that it is about.",
-        replaced(STYLE + ":Sendings", "failed", give_the_error_to_the_neighbour),
-        TEST,
+        replaced(BATCH + ":Sendings", "failed", give_the_error_to_the_neighbour),
+        TEST + "[mixed]",
     ),
     Mutant(
         "batch-answer-exchanged",
         "A transaction ends as the listener answered for it.",
-        replaced(STYLE, "_run_some", take_the_answer_of_the_neighbour),
-        TEST,
+        replaced(BATCH, "_run_some", take_the_answer_of_the_neighbour),
+        TEST + "[plain]",
     ),
     Mutant(
         "batch-half-exchanged",
         "A release publishes the messages of its own half.",
-        replaced("txcore.producer.finish", "choose_end", publish_the_half_of_the_neighbour),
-        TEST,
+        replaced("txcore.columns:HalfColumns", "take", take_those_of_the_neighbours),
+        TEST + "[plain]",
+    ),
+    Mutant(
+        "batch-policy-of-the-first",
+        "Each half of a batch has the check policy of its own message.",
+        replaced(BATCH, "make_halves", hand_over_with_the_first_policy),
+        TEST + "[mixed]",
+    ),
+    Mutant(
+        "batch-gives-way-late",
+        "A transaction of a batch gives way to the checker at its own time.",
+        replaced(BATCH, "_opened", release_by_the_time_of_the_last),
+        LATE,
+    ),
+    Mutant(
+        "batch-id-exchanged",
+        "A message that is published with others has the id of its own transaction.",
+        replaced("txcore_kafka.reports", "commit_headers", publish_under_the_id_of_the_neighbour),
+        KAFKA + "test_records_of_commits_are_those_of_each_release",
     ),
     Mutant(
         "refused-outweighs-unknown",

@@ -91,7 +91,7 @@ def worse(known: Outcome | None, outcome: Outcome) -> Outcome:
 
 def record_counts(resolutions: Sequence[Resolution]) -> list[int]:
     """Return the number of records that each release sends before its op: for `ReleaseProgress.left`."""
-    if isinstance(resolutions, ReleaseColumns) and resolutions.all_commit:
+    if type(resolutions) is ReleaseColumns and resolutions.all_commit:
         return [1] * len(resolutions)
     return [len(each.targets) + (each.parked != b"") for each in resolutions]
 

@@ -305,11 +305,12 @@ def make_half(transaction: LocalTransaction) -> HalfRecord:
         MessageRejectedError: the messages together are larger than the backend takes.
     """
     context, identity, messages = transaction.context, transaction.identity, transaction.messages
-    body = wire.encode_half(_envelope(transaction))
+    envelope = _envelope(transaction)
+    body = wire.encode_half(envelope)
     if len(body) > context.body_size_max:
         transaction.phase = Phase.FAILED
         raise _too_large(context, messages, body)
-    transaction.half = half = HalfRecord(context.group, transaction.partition, identity, 0, body, messages)
+    transaction.half = half = HalfRecord(context.group, envelope.partition, identity, 0, body, messages)
     if context.release:
         transaction.is_by_owner = True
     return half

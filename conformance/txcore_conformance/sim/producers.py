@@ -252,7 +252,10 @@ def _listener_style(cast: Cast, truth: Truth) -> Flow[None]:
 
 def _many_style(cast: Cast, truth: Truth) -> Flow[None]:
     truths = [truth, *(_another(cast, truth) for _ in range(cast.many_rng.randint(0, 5)))]
-    pairs = [(_messages(cast)[0], each) for each in truths]
+    messages = [_messages(cast)[0] for _ in truths]
+    if cast.many_rng.random() < 0.5:
+        messages = [Message(message.topic, message.body, message.key) for message in messages]
+    pairs = [*zip(messages, truths, strict=True)]
     sendings = Sendings([each.core for each in truths], pairs, [None] * len(truths))
     yield from send_all(sendings, SimListener(cast))
     for sent, result in zip(truths, sendings.results, strict=True):

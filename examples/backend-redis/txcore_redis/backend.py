@@ -167,7 +167,7 @@ class RedisBackend(ClosedAtExit):
         self, batch: Batch[Any], command_of: Callable[[Any], Command], outcome: Callable[[Any, Any], Outcome]
     ) -> None:
         """Send the items that can be sent, and settle each by its own answer."""
-        items, sent, commands = batch.items, [], []
+        items, sent, commands = [*batch.items], [], []
         for index, item in enumerate(items):
             try:
                 commands.append(command_of(item))

@@ -13,7 +13,7 @@ from txcore.clock import Clock
 from txcore.columns import ReleaseColumns
 from txcore.errors import BusyError, TxcoreError
 from txcore.records import DURABLE, LogKind, Op, OpKind, Outcome, Resolution, Status
-from txcore.wire import encode_op, encode_ops, op_record, op_version
+from txcore.wire import encode_op, encode_ops, op_record
 from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.options import topic_name
 from txcore_kafka.producing import IDLE_POLL_S, NOT_AGAIN, Producing
@@ -53,13 +53,13 @@ class OpsRecord(OneRecord):
 class _Queue:
     """The encoded ops of one partition that wait to share a record."""
 
-    __slots__ = ("due_s", "last_count", "ops", "partition", "settles", "topic", "version")
+    __slots__ = ("due_s", "last_count", "newest", "ops", "partition", "settles", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.ops: list[bytes] = []
-        self.version = 0  #: the highest that one of the ops asks for
+        self.newest = 0  #: the highest of the ops' kinds
         self.settles: list[Settle] = []
         self.due_s = 0.0
         self.last_count = 0
@@ -88,7 +88,7 @@ class OpMerger:
         The others are settled: those with `flush` by the outcome of their op, which the next `flush_urgent` sends; or
         all with an op as REFUSED, and no op is queued, if too many wait already.
         """
-        if isinstance(resolutions, ReleaseColumns) and resolutions.all_commit:
+        if type(resolutions) is ReleaseColumns and resolutions.all_commit:
             return self._put_commits(resolutions, indices, settle)
         queues = self._queues
         queued: list[int] = []
@@ -115,7 +115,7 @@ class OpMerger:
                     if not ops:
                         self._begin(queue, is_urgent=False)
                 ops.append(encode_op(op))
-                queue.version = max(queue.version, op_version(op.kind))
+                queue.newest = max(queue.newest, op.kind)
                 self._count += 1
                 if len(ops) >= OPS_MAX:
                     refused += self._send(queue)
@@ -139,7 +139,7 @@ class OpMerger:
                     if not queue.ops:
                         self._begin(queue, is_urgent=False)
                     queue.ops += ops
-                    queue.version = max(queue.version, op_version(OpKind.COMMIT))
+                    queue.newest = max(queue.newest, OpKind.COMMIT)
                     self._count += len(ops)
                     if len(queue.ops) >= OPS_MAX:
                         refused += self._send(queue)
@@ -208,7 +208,7 @@ class OpMerger:
 
     def _send(self, queue: _Queue) -> list[tuple[Settle, TxcoreError]]:
         """Hand a queue's ops to the client; they stay queued if the client has no room."""
-        record = OpsRecord(self._producing, queue, op_record(queue.ops, queue.version), queue.settles)
+        record = OpsRecord(self._producing, queue, op_record(queue.ops, queue.newest), queue.settles)
         refused: list[tuple[Settle, TxcoreError]] = []
         try:
             record.send()
@@ -218,7 +218,7 @@ class OpMerger:
             refused = [(settle, error) for settle in queue.settles]
         self._count -= len(queue.ops)
         queue.last_count = len(queue.ops)
-        queue.ops, queue.settles, queue.version = [], [], 0
+        queue.ops, queue.settles, queue.newest = [], [], 0
         self._waiting.pop(queue, None)
         return refused
 

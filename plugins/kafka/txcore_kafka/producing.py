@@ -261,8 +261,8 @@ class Producing:
 
     def _is_busy(self) -> bool:
         """Return whether any item is under way."""
-        is_sending = any(map(len, self.clients()))
-        return bool(is_sending or self._calls or any(self._waiting.values()))
+        # The length, and so the truth, of a client is the number of its records under way.
+        return bool(self._producer or self._many or self._lone or self._calls or any(self._waiting.values()))
 
     def _may_sleep(self) -> bool:
         return self._stop_at_s is None and not self._is_busy() and self.on_turn(self._clock.elapsed_s()) == NOT_AGAIN

@@ -67,7 +67,7 @@ class Releaser:
         """Return the indices of those that can be sent now; the others are refused, or sent later."""
         counts, size_max, examine = self._control.partition_counts, self._options.body_size_max, self._targets.examine
         items = halves.items
-        if isinstance(items, HalfColumns) and items.group in counts and self._targets.accept(items, size_max, now_s):
+        if type(items) is HalfColumns and items.group in counts and self._targets.accept(items, size_max, now_s):
             return range(len(items))
         known: list[int] = []
         limits: dict[str, int] = {}
@@ -102,7 +102,7 @@ class Releaser:
             ops=self.ops,
             look_ups=self._look_ups,
         )
-        if isinstance(items, ReleaseColumns) and self._is_plain(items):
+        if type(items) is ReleaseColumns and self._is_plain(items):
             releases.send_commits(items)
         else:
             releases.send(self._sendable_releases(releases))

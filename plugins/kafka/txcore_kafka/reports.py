@@ -33,7 +33,7 @@ def half_record(half: HalfRecord) -> Record:
 
 def half_records(halves: Sequence[HalfRecord], indices: Sequence[int]) -> Iterable[Record]:
     """Return the records of the halves at *indices*."""
-    if not isinstance(halves, HalfColumns):
+    if type(halves) is not HalfColumns:
         return [half_record(halves[index]) for index in indices]
     some, topic = halves.take(indices), topic_name(halves.group, LogKind.HALF)
     return zip(repeat(topic), some.bodies, repeat(None), some.partitions, repeat(None))

@@ -45,18 +45,21 @@ class Targets:
         """Return the topics to ask for before the half's messages can be judged; if empty, all can be published.
 
         Args:
-            limits: The limits that were found for the same *now_s* before, empty at first.
+            limits: The limits that were found for the same *now_s* before, 0 for a topic to ask for; empty at first.
 
         Raises:
             MessageRejectedError: one of the messages cannot be published.
         """
         size = len(half.body) + OVERHEAD_MAX  # more than any of its messages, which are in it
         for message in half.messages:
-            if size > limits.get(message.topic, 0) or message.headers:
-                return self._examine_each(half.messages, limits, now_s)
+            limit = limits.get(message.topic)
+            if limit is None:
+                limit = limits[message.topic] = self._bytes_max.known(message.topic, now_s) or 0
+            if size > limit or message.headers:
+                return self._examine_each(half.messages, now_s)
         return ()
 
-    def _examine_each(self, messages: Sequence[TargetMessage], limits: dict[str, int], now_s: float) -> list[str]:
+    def _examine_each(self, messages: Sequence[TargetMessage], now_s: float) -> list[str]:
         unknown: list[str] = []
         for message in messages:
             topic = message.topic
@@ -65,7 +68,6 @@ class Targets:
                 check_target_name(topic)
                 unknown.append(topic)
                 continue
-            limits[topic] = bytes_max
             if message.headers:
                 check_headers(message)
                 _check_size(message, bytes_max)

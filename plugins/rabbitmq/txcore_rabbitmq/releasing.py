@@ -106,7 +106,7 @@ class Releaser:
 
     def release(self, batch: Batch[Resolution], deadline_s: float) -> None:
         """Publish the targets of each item, or its parked record; its op comes after their confirmations."""
-        items = batch.items
+        items = [*batch.items]
         releases = Releases(batch, items, left=record_counts(items), releaser=self, deadline_s=deadline_s)
         for index, resolution in enumerate(items):
             half = resolution.half

@@ -65,7 +65,7 @@ class HalfWork(_BatchWork):
     __slots__ = ("_halves",)
 
     def __init__(self, batch: Batch[HalfRecord], deadline_s: float) -> None:
-        self._halves = batch.items
+        self._halves = [*batch.items]
         super().__init__(batch, len(self._halves), deadline_s)
 
     def apply(self, ledger: Ledger) -> None:
@@ -79,7 +79,7 @@ class ReleaseWork(_BatchWork):
     __slots__ = ("_fenced", "_resolutions")
 
     def __init__(self, batch: Batch[Resolution], deadline_s: float, *, fenced: bool) -> None:
-        self._resolutions = batch.items
+        self._resolutions = [*batch.items]
         self._fenced = fenced
         super().__init__(batch, len(self._resolutions), deadline_s)
 

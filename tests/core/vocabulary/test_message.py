@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from txcore import wire
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
-from txcore.message import HEADER_COUNT_MAX, MESSAGE_COUNT_MAX, CheckPolicy, Message, validate_message
+from txcore.message import HEADER_COUNT_MAX, MESSAGE_COUNT_MAX, CheckPolicy, Message, plain_targets, validate_message
 from txcore.producer import transaction as transactions
+from txcore.records import TargetMessage
 
 REJECTED = {
     "no topic": (Message("", b""), "topic"),
     "a topic that is no text": (Message(7, b""), "topic"),
+    "a topic that is half a surrogate pair": (Message("\ud800", b""), "topic"),
+    "half a surrogate pair as header": (Message("t", b"", headers={"n": "\ud800"}), 'headers["n"]'),
+    "half a surrogate pair as name": (Message("t", b"", headers={"\ud800": "v"}), "headers['\\ud800']"),
     "a number as header": (Message("t", b"", headers={"n": 1}), 'headers["n"]'),
     "a nameless header": (Message("t", b"", headers={"": "v"}), 'headers[""]'),
     "a header named by bytes": (Message("t", b"", headers={b"n": "v"}), "headers[b'n']"),
@@ -161,3 +167,41 @@ def test_headers_may_be_none(context):
     transaction = transactions.begin(context)
     transactions.publish(transaction, Message("t", b"", headers=None))
     assert {} == transaction.messages[0].headers
+
+
+FIELDS = {
+    "topic": ["", None, b"t", 1, "\ud800"],
+    "body": ["text", None, bytearray(b"x")],
+    "key": ["text", 1, bytearray(b"k")],
+    "headers": [{"a": "b"}, {"txcore-id": "x"}, [("a", "b")]],
+    "check_policy": [CheckPolicy(), 5.0],
+    "deliver_at": ["tomorrow"],
+    "delay_s": [0, 0.0, 5.0],
+}
+
+
+@given(st.lists(st.tuples(st.text("abc.-_", min_size=1), st.none() | st.binary(), st.binary()), min_size=1, max_size=5))
+def test_plain_messages_become_targets_together(fields):
+    """Messages with a topic, a body and perhaps a key become targets, each as it is published by itself."""
+    messages = [Message(topic, body, key) for topic, key, body in fields]
+    assert [TargetMessage(topic, key, body, {}) for topic, key, body in fields] == plain_targets(messages)
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in FIELDS.items() for value in values])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_message_that_is_not_plain_is_left_to_its_own_rules(field, value, place):
+    """One message with anything else in it, or invalid, is found among plain ones, at each place."""
+    messages = [Message("t", b"x"), Message("t", b"x", b"k"), Message("t", b"x", headers=None)]
+    assert plain_targets(messages) is not None
+    setattr(messages[place], field, value)
+    assert plain_targets(messages) is None
+
+
+def test_what_is_no_message_is_left_to_its_own_rules():
+    """An object of another class is found among messages."""
+
+    class Mine(Message):
+        pass
+
+    for other in (None, "text", Mine("t", b"x")):
+        assert plain_targets([Message("t", b"x"), other]) is None

@@ -117,6 +117,31 @@ def test_a_template_encodes_each_half_as_the_encoder_does(half, others):
         assert template.encode(identity, partition, some) == wire.encode_half(same)
 
 
+@given(half=halves, others=st.lists(st.tuples(ids, st.integers(0, 99), messages), max_size=4))
+def test_a_template_encodes_many_halves_as_the_encoder_does(half, others):
+    """Halves with one message each that are encoded together have the bytes of those encoded one by one."""
+    identities, partitions, some = zip(*others, strict=True) if others else ((), (), ())
+    expected = [
+        wire.encode_half(msgspec.structs.replace(half, transaction_id=each, partition=partition, messages=[message]))
+        for each, partition, message in others
+    ]
+    assert expected == wire.HalfTemplate(half).encode_each(identities, partitions, some)
+
+
+@given(ops, st.lists(ids, max_size=3))
+def test_a_template_encodes_ops_as_the_encoder_does(op, identities):
+    """Ops that differ in their transaction only have the bytes of those encoded one by one."""
+    expected = [wire.encode_op(msgspec.structs.replace(op, transaction_id=each)) for each in identities]
+    assert expected == wire.OpTemplate(op).encode_each(identities)
+
+
+@given(st.lists(ops, max_size=20))
+def test_encoded_ops_make_the_record_of_their_ops(some):
+    """A record of ops that were encoded before has the bytes of a record of the same ops."""
+    newest = max((op.kind for op in some), default=0)
+    assert wire.encode_ops(some) == wire.op_record([wire.encode_op(op) for op in some], newest)
+
+
 @given(halves)
 def test_a_half_is_read_back_as_it_was_written(half):
     """Each field of a half is read back as it was written, payload bytes included."""
