@@ -129,7 +129,7 @@ def resolution(half: HalfRecord, kind: OpKind, by: str, at_ms: int) -> Resolutio
     """Return the end of a half that its producer chose: its op, and all targets if it is a COMMIT."""
     op = Op(kind, half.transaction_id, half.generation, by, at_ms)
     targets = range(len(half.messages)) if kind is OpKind.COMMIT else ()
-    return Resolution(half, op, targets, b"", by, flush=kind is OpKind.COMMITTED)
+    return Resolution(half, op, targets, b"", by, kind is OpKind.COMMITTED)
 
 
 def taker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

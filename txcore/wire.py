@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -102,6 +102,7 @@ _newer_decoders: Final[dict[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decode
 _ELEMENTS: Final[dict[tuple[type, str], type]] = {(Half, "messages"): TargetMessage, (_OpRecord, "ops"): Op}
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 _kind_of: Final = attrgetter("kind")
+_second_byte: Final = itemgetter(1)
 _KIND_KNOWN_MAX: Final = max(int(kind) for kind in OpKind)
 _Header: TypeAlias = tuple[str, str | bytes]
 _R = TypeVar("_R", Half, HalfHead, _OpRecord, Parked, _MessageRecord)
@@ -219,8 +220,9 @@ def encode_op(op: Op) -> bytes:
     return _encode(op)
 
 
-def op_record(ops: Sequence[bytes], newest: int) -> bytes:
-    """Return one op record of encoded *ops*, as `encode_ops` would; *newest* is the highest of their kinds."""
+def op_record(ops: Sequence[bytes]) -> bytes:
+    """Return one op record of encoded *ops*, as `encode_ops` would."""
+    newest = max(map(_second_byte, ops), default=0)  # the kind: of an array, as msgspec writes it, the first element
     return _encode(_EncodedOps(_op_version(newest), list(map(msgspec.Raw, ops))))
 
 

@@ -15,7 +15,6 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from txcore.columns import ReleaseColumns
 from txcore.errors import TxcoreError, UsageError
 from txcore.port import Batch
 from txcore.records import HalfRecord, Outcome, Resolution, Status
@@ -91,8 +90,6 @@ def worse(known: Outcome | None, outcome: Outcome) -> Outcome:
 
 def record_counts(resolutions: Sequence[Resolution]) -> list[int]:
     """Return the number of records that each release sends before its op: for `ReleaseProgress.left`."""
-    if type(resolutions) is ReleaseColumns and resolutions.all_commit:
-        return [1] * len(resolutions)
     return [len(each.targets) + (each.parked != b"") for each in resolutions]
 
 

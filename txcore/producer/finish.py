@@ -18,6 +18,11 @@ from txcore.runtime.commands import Call, Flow
 _COMMITTED: Final = frozenset({FenceAnswer.COMMIT, FenceAnswer.VIA_TABLE, FenceAnswer.SENT})
 _CERTAIN: Final = _COMMITTED | {FenceAnswer.NO_ANSWER}
 """The fence answers after which no check is needed: a database without an answer is not asked once more."""
+FOR_OWNER: Final = {OpKind.COMMIT: OpKind.COMMITTED}
+"""The kind of op that a producer writes where the partition's owner releases the half (R17).
+
+COMMITTED takes the place of both target and COMMIT, and is settled only when it is durable.
+"""
 _NO_FENCE: Final = (
     "this transaction has a fence row, and the producer that ends it has no fence to ask; nothing was published here, "
     "the checker decides, or the message table's relay"
@@ -119,17 +124,9 @@ def ran_local(transaction: LocalTransaction, began_s: float, state: str) -> None
 def resolution_of(transaction: LocalTransaction, kind: OpKind, wall_ms: int) -> Resolution:
     """Return the op of *kind*, with all targets if it commits."""
     assert transaction.half is not None
-    written = written_kind(kind, is_by_owner=transaction.is_by_owner)
-    return resolution(transaction.half, written, transaction.context.by, wall_ms)
-
-
-def written_kind(kind: OpKind, *, is_by_owner: bool) -> OpKind:
-    """Return the kind of op that a producer writes for an end of *kind*.
-
-    Where the partition's owner releases the half, the producer's COMMITTED takes the place of both target and COMMIT,
-    and is settled only when it is durable (R17).
-    """
-    return OpKind.COMMITTED if is_by_owner and kind is OpKind.COMMIT else kind
+    if transaction.is_by_owner:
+        kind = FOR_OWNER.get(kind, kind)
+    return resolution(transaction.half, kind, transaction.context.by, wall_ms)
 
 
 def needs_tombstone(transaction: LocalTransaction, kind: OpKind) -> bool:

@@ -252,10 +252,8 @@ def _release(sendings: Sendings, opened: Opened, ran: Ran) -> Flow[None]:
 
 
 def _kinds(context: ProducerContext, states: Sequence[LocalTransactionState]) -> list[OpKind]:
-    written = {
-        state: ending.written_kind(kind, is_by_owner=bool(context.release)) for state, kind in style.KINDS.items()
-    }
-    return [*map(written.__getitem__, states)]
+    kinds = [*map(style.KINDS.__getitem__, states)]
+    return [ending.FOR_OWNER.get(kind, kind) for kind in kinds] if context.release else kinds
 
 
 def _chosen(sendings: Sendings, opened: Opened, ran: Ran, began_s: float, wall_ms: int) -> tuple[Ran, list[Resolution]]:

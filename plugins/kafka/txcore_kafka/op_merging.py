@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from txcore.clock import Clock
 from txcore.columns import ReleaseColumns
 from txcore.errors import BusyError, TxcoreError
-from txcore.records import DURABLE, LogKind, Op, OpKind, Outcome, Resolution, Status
+from txcore.records import DURABLE, LogKind, Op, Outcome, Resolution, Status
 from txcore.wire import encode_op, encode_ops, op_record
 from txcore_kafka.codec import delivery_outcome
 from txcore_kafka.options import topic_name
@@ -53,13 +53,12 @@ class OpsRecord(OneRecord):
 class _Queue:
     """The encoded ops of one partition that wait to share a record."""
 
-    __slots__ = ("due_s", "last_count", "newest", "ops", "partition", "settles", "topic")
+    __slots__ = ("due_s", "last_count", "ops", "partition", "settles", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.ops: list[bytes] = []
-        self.newest = 0  #: the highest of the ops' kinds
         self.settles: list[Settle] = []
         self.due_s = 0.0
         self.last_count = 0
@@ -115,7 +114,6 @@ class OpMerger:
                     if not ops:
                         self._begin(queue, is_urgent=False)
                 ops.append(encode_op(op))
-                queue.newest = max(queue.newest, op.kind)
                 self._count += 1
                 if len(ops) >= OPS_MAX:
                     refused += self._send(queue)
@@ -139,7 +137,6 @@ class OpMerger:
                     if not queue.ops:
                         self._begin(queue, is_urgent=False)
                     queue.ops += ops
-                    queue.newest = max(queue.newest, OpKind.COMMIT)
                     self._count += len(ops)
                     if len(queue.ops) >= OPS_MAX:
                         refused += self._send(queue)
@@ -208,7 +205,7 @@ class OpMerger:
 
     def _send(self, queue: _Queue) -> list[tuple[Settle, TxcoreError]]:
         """Hand a queue's ops to the client; they stay queued if the client has no room."""
-        record = OpsRecord(self._producing, queue, op_record(queue.ops, queue.newest), queue.settles)
+        record = OpsRecord(self._producing, queue, op_record(queue.ops), queue.settles)
         refused: list[tuple[Settle, TxcoreError]] = []
         try:
             record.send()
@@ -218,7 +215,7 @@ class OpMerger:
             refused = [(settle, error) for settle in queue.settles]
         self._count -= len(queue.ops)
         queue.last_count = len(queue.ops)
-        queue.ops, queue.settles, queue.newest = [], [], 0
+        queue.ops, queue.settles = [], []
         self._waiting.pop(queue, None)
         return refused
 

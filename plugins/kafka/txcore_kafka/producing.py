@@ -261,8 +261,10 @@ class Producing:
 
     def _is_busy(self) -> bool:
         """Return whether any item is under way."""
-        # The length, and so the truth, of a client is the number of its records under way.
-        return bool(self._producer or self._many or self._lone or self._calls or any(self._waiting.values()))
+        for client in (self._producer, self._many, self._lone):
+            if client is not None and len(client):
+                return True
+        return bool(self._calls or any(self._waiting.values()))
 
     def _may_sleep(self) -> bool:
         return self._stop_at_s is None and not self._is_busy() and self.on_turn(self._clock.elapsed_s()) == NOT_AGAIN

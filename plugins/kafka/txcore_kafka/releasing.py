@@ -94,16 +94,17 @@ class Releaser:
             return
         deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
         items = batch.items
+        is_plain = type(items) is ReleaseColumns and self._is_plain(items)
         releases = Releases(
             batch,
             items,
-            left=record_counts(items),
+            left=[1] * len(items) if is_plain else record_counts(items),
             producing=self._producing,
             ops=self.ops,
             look_ups=self._look_ups,
         )
-        if type(items) is ReleaseColumns and self._is_plain(items):
-            releases.send_commits(items)
+        if is_plain:
+            releases.send_commits(cast("ReleaseColumns", items))
         else:
             releases.send(self._sendable_releases(releases))
         self._producing.watch(RELEASES, (releases,), deadline_s)
