@@ -23,6 +23,7 @@ from txcore_kafka.clients import producer_config
 from txcore_kafka.options import parse_url
 
 import txcore
+from benchmarks import machine
 from benchmarks.brokers import PARTITIONS
 from benchmarks.brokers.kafka import KafkaServer
 from benchmarks.by_hand import BY, half_of, result_of
@@ -171,6 +172,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1)] = 3,
 ) -> None:
     """Measure on a Kafka of its own, in an order that turns from round to round, and print a table."""
+    machine.warn_if_loaded()
     server = KafkaServer()
     try:
         producer: Any = Producer(producer_config(parse_url(server.url)))

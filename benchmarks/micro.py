@@ -80,6 +80,7 @@ def head(report: dict[str, Any]) -> str:
         f"business database: {report['database']}",
         *([f"this process {machine.AS_ADVISED}"] if report["as_advised"] else []),
         f"load average (1, 5, 15 min) before {before}, after {after}",
+        *([warning] if (warning := machine.load_warning(before, facts["cores"])) else []),
         "load: blocking threads, asyncio tasks, or transactions per batch; p50, p99: one call or whole batch",
         "ratio: transactions/s, and p50, divided by those of the yardstick, median over rounds",
     ]
@@ -133,6 +134,7 @@ def run(
     finally:
         stage.close()
     report: dict[str, Any] = {
+        **machine.occasion(),
         "machine": machine.facts(Path(tempfile.gettempdir())),
         "servers": versions,
         "database": stage.database.description,

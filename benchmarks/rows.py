@@ -53,8 +53,13 @@ class Row:
     def run(self, parent: Path, seconds: float, stage: Stage | None = None, profile: Profile | None = None) -> Sample:
         """Measure the row once, for about *seconds*, in a new place."""
         with Place(parent, None if self.broker == NO_BROKER else self.broker, stage, self.body_size) as place:
-            pid = place.server.pid if place.server is not None else None
-            return self.measure(place, Drive(seconds, lambda: processes.cpu_s(pid) if pid else 0.0, profile))
+            broker = place.server.pid if place.server is not None else None
+            database = stage.database.pid if stage is not None else None
+            return self.measure(place, Drive(seconds, _cpu_of(broker), profile, _cpu_of(database)))
+
+
+def _cpu_of(pid: int | None) -> Callable[[], float]:
+    return lambda: processes.cpu_s(pid) if pid else 0.0
 
 
 def key_of(broker: str, style: str, driver: str, size: int, body_size: int = BODY_SIZE) -> str:

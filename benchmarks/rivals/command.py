@@ -86,6 +86,7 @@ def head(report: dict[str, Any]) -> str:
         *([f"producers in Python: each {machine.AS_ADVISED}"] if report["as_advised"] else []),
         f"txcore {facts['txcore']}; 300 B a message; everything on loopback, PostgreSQL without fsync",
         f"load average (1, 5, 15 min) before {report['load_average_before']}, after {report['load_average_after']}",
+        *([warning] if (warning := machine.load_warning(report["load_average_before"], facts["cores"])) else []),
         *report["missing"],
     ]
     return "\n".join([*lines, ""])
@@ -120,6 +121,7 @@ def run(
     before, begin_s = machine.load_average(), time.monotonic()
     figures = measure(systems, plan, rounds, incident_rounds, minutes * 60, missing)
     report: dict[str, Any] = {
+        **machine.occasion(),
         "machine": machine.facts(Path(tempfile.gettempdir())),
         "plan": {"seconds": seconds, "rate": rate, "in_doubt": in_doubt, "overload_s": overload_s},
         "round_count": rounds,
