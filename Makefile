@@ -252,6 +252,10 @@ bench-scale: $(DEV) ## whether a transaction costs the same however many there a
 bench-rivals: $(DEV) ## measure txcore beside outboxes, faststream-outbox and RocketMQ (an hour or more); JSON=file keeps it
 	$(BIN)/python -m benchmarks.rivals $(if $(JSON),--json $(JSON))
 
+.PHONY: bench-goals
+bench-goals: $(DEV) ## compare the files of figures in FIGURES="bench.json rivals.json" with the goals of speed
+	$(BIN)/python -m benchmarks.goals $(FIGURES)
+
 .PHONY: console
 console: $(DEV) ## walk the checker's console in a real Chromium; pictures in .artefacts/console
 	TXCORE_REQUIRE=chromium $(BIN)/pytest -q tests/sidecar/console

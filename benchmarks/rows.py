@@ -20,6 +20,7 @@ BATCH: Final = "batch"
 HALVES_MAX: Final = 1_000
 LARGE_BODY_SIZE: Final = 1_024
 NO_BROKER: Final = "-"
+NULL_DRIVER: Final = "null driver"
 RAW: Final = "raw"
 RAW_LONE: Final = "raw, 2 in a row"
 BUSINESS: Final = {"core": "business, core", "psycopg": "business, psycopg"}
@@ -196,6 +197,10 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
         return rows
     if broker == "kafka":
         rows += [
+            Row(NO_BROKER, NULL_DRIVER, BATCH, size, partial(_null_send_many, batch_size=size))
+            for size in sizes.batches
+        ]
+        rows += [
             Row(broker, "by hand", BATCH, size, partial(_by_hand, batch_size=size), many) for size in sizes.batches
         ]
         rows += [
@@ -217,6 +222,12 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
     rows += [raw, Row(broker, "visible, idle", BLOCKING, 1, idle, raw.key)]
     rows.append(Row(broker, "visible, loaded", BLOCKING, visible.LOADED_THREADS, loaded))
     return rows
+
+
+def _null_send_many(place: Place, drive: Drive, *, batch_size: int) -> Sample:
+    from benchmarks.null_kafka import null_send_many  # noqa: PLC0415 - needs Kafka's driver
+
+    return null_send_many(place, drive, batch_size=batch_size)
 
 
 def _by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:
