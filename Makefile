@@ -184,6 +184,7 @@ api: $(DEV) ## write docs/api.md anew: every public name, its signature and firs
 .PHONY: pictures
 pictures: $(DEV) ## draw docs/pictures/*.svg anew from their sources, and list the pages in llms.txt
 	$(BIN)/python docs/site/pictures.py
+	$(BIN)/python docs/site/speed.py
 	$(BIN)/python docs/site/llms.py
 
 .PHONY: screens
