@@ -82,6 +82,7 @@ def head(report: dict[str, Any]) -> str:
         f"load average (1, 5, 15 min) before {before}, after {after}",
         *([warning] if (warning := machine.load_warning(before, facts["cores"])) else []),
         "load: blocking threads, asyncio tasks, or transactions per batch; p50, p99: one call or whole batch",
+        "CPU: processor time per transaction of this process, of the driver's threads in it, of broker and database",
         "ratio: transactions/s, and p50, divided by those of the yardstick, median over rounds",
     ]
     if report["cut_short"]:

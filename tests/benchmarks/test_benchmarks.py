@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from rich.console import Console
+from txcore_conformance.kit import wait_until
 from txcore_conformance.servers import ServerUnavailableError
 
 from benchmarks import machine, processes
@@ -17,6 +21,7 @@ from benchmarks.brokers import SERVERS
 from benchmarks.databases import SqliteFile, start_database
 from benchmarks.drive import Drive, Sample
 from benchmarks.micro import chosen, head
+from benchmarks.report import WIDTH, figures, print_table
 from benchmarks.rows import QUICK, Sizes, make_rows
 from benchmarks.sampling import OTHER, US, Profile, place_of
 from txcore.ids import partition_of
@@ -97,6 +102,33 @@ def test_a_load_measures_the_database_beside_the_broker():
     database_s = iter((1.0, 1.25))
     sample = Drive(0.001, database_cpu_s=lambda: next(database_s)).threads(lambda: None, 1)
     assert (0.0, 0.25) == (sample.broker_cpu_s, sample.database_cpu_s)
+
+
+def test_the_threads_of_a_driver_in_c_are_measured():
+    """The threads that Kafka's client starts have processor time."""
+    before_s = processes.driver_cpu_s()
+    client = Producer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0})
+    wait_until(lambda: processes.driver_cpu_s() > before_s, "the client's threads have worked")
+    client.poll(0)  # it lives until here
+
+
+def test_the_threads_of_python_are_not_the_drivers():
+    """A working thread of Python's adds nothing to the driver's time, and its work is this process's."""
+    sample = Drive(0.05).threads(lambda: sum(range(10_000)), 1)
+    assert sample.own_cpu_s > 0
+    assert sample.driver_cpu_s < sample.own_cpu_s / 2
+
+
+def test_the_table_shows_each_figure_in_full():
+    """Nothing is cut off in the rows of Kafka with the longest names and usual figures."""
+    rows = make_rows(["kafka"], Sizes(), has_plain_driver=True)
+    sizes = {row.key: row.size if row.driver == "batch" else 1 for row in rows}
+    used_s = (0.0485, 0.0157, 0.0197, 0.0088)
+    samples = {key: [Sample([0.0123] * 100, size, size * 100 / 400_000, *used_s)] for key, size in sizes.items()}
+    text = io.StringIO()
+    print_table(figures(rows, samples), "", Console(width=WIDTH, file=text))
+    assert "485/88/157/197" in text.getvalue()
+    assert "…" not in text.getvalue()
 
 
 def test_a_started_database_server_has_processor_time():
