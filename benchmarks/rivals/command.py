@@ -18,6 +18,7 @@ from benchmarks.drive import Drive
 from benchmarks.rivals.dtm import Dtm
 from benchmarks.rivals.fast_stream import FastStreamOutbox
 from benchmarks.rivals.outbox import Outbox
+from benchmarks.rivals.raw import RawKafka
 from benchmarks.rivals.report import print_table, records_of
 from benchmarks.rivals.rocketmq import RocketMQ
 from benchmarks.rivals.system import Figures, MissingError, Plan, System
@@ -25,6 +26,7 @@ from benchmarks.rivals.txcore_kafka import TxcoreKafka
 
 SYSTEMS: Final[dict[str, System]] = {
     "txcore": TxcoreKafka(),
+    "raw": RawKafka(),
     "outbox-poll": Outbox("poll"),
     "outbox-notify": Outbox("notify"),
     "faststream": FastStreamOutbox("default"),

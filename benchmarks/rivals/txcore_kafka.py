@@ -213,7 +213,7 @@ class _Database:
         return found
 
     def _through_table(self, plan: Plan) -> dict[Row, float]:
-        """Measure mode table with a running relay, and wait until the relay has sent everything."""
+        """Measure mode table with a running relay: the rate and, when everything was sent, commit to visible."""
         topic = Topic(self._servers, TABLED)
         producer = txcore.TransactionProducer(self._backend, TABLED, fence=self._fence, mode="table")
 
@@ -229,6 +229,7 @@ class _Database:
                 found = measures.rate(commit, self._numbers, plan, "psycopg, mode table")
                 table = txcore.Relay(self._backend, TABLED, self._engine)
                 wait_until(lambda: not table.waiting().waiting, _RECOVERY_MAX_S)
+                found |= measures.visible(commit, self._numbers, topic, plan, ", mode table")
             finally:
                 relay.terminate()
         topic.close()

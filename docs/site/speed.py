@@ -37,7 +37,8 @@ DATABASE: Final = "transactional, 16 threads, psycopg"
 TASKS: Final = "transactional, 16 tasks, SQLAlchemy"
 BUSINESS: Final = f"{TXCORE}: business only, 16 threads, psycopg"
 MANY: Final = (f"{TXCORE}: transactional, pipelined, send_many", "kafka/send_many/batch/*/300")
-PIPELINED_RAW: Final = "kafka/raw/batch/1000/300"
+RAW: Final = "raw Kafka"
+PIPELINED_RAW: Final = (f"{RAW}: messages, pipelined", "kafka/raw/batch/1000/300")
 
 Run = Mapping[str, Any]
 
@@ -69,11 +70,13 @@ COLUMNS: Final = ("txcore", "raw", "RocketMQ", "outbox by hand: poll / NOTIFY", 
 
 
 def _threads(count: str) -> dict[str, Sequence[str]]:
-    raw = "kafka/raw, 2 in a row/threads/1/300" if count == "1" else f"kafka/raw/threads/{count}/300"
+    raw = (f"{RAW}: messages, {count} threads", f"kafka/raw/threads/{count}/300")
+    if count == "1":
+        raw = (f"{RAW}: two messages in a row, 1 thread", "kafka/raw, 2 in a row/threads/1/300")
     load = f"transactional, {count} thread{'' if count == '1' else 's'}"
     return {
         "txcore": (f"{TXCORE}: {load}", f"kafka/listener/threads/{count}/300"),
-        "raw": (raw,),
+        "raw": raw,
         "RocketMQ": (f"{ROCKETMQ}: {load}",),
     }
 
@@ -82,6 +85,7 @@ def _each(measure: str, *, load: str = "", few: str = "", other: str = "", tasks
     """Return a measure's rows of each system; *few*, *other* and *tasks* replace the load of some."""
     return {
         "txcore": (f"{TXCORE}: {measure}, {load}",),
+        "raw": (f"{RAW}: {measure}, {load}",),
         "RocketMQ": (f"{ROCKETMQ}: {measure}, {other or load}",),
         COLUMNS[3]: (f"{POLL}: {measure}, {other or load}", f"{NOTIFY}: {measure}, {other or load}"),
         COLUMNS[4]: (
@@ -92,7 +96,7 @@ def _each(measure: str, *, load: str = "", few: str = "", other: str = "", tasks
 
 
 _CPU: Final = ("own_cpu_us", "broker_cpu_us")
-_MANY: Final = {"txcore": MANY, "raw": (PIPELINED_RAW,)}
+_MANY: Final = {"txcore": MANY, "raw": PIPELINED_RAW}
 _TASKS: Final = {"txcore": (f"{TXCORE}: transactional, 1,000 asyncio tasks", "kafka/listener/tasks/1000/300")}
 _DATABASE: Final = {
     "txcore": (f"{TXCORE}: {DATABASE}", "kafka/database, psycopg/threads/16/300"),
@@ -116,6 +120,11 @@ TABLE: Final = (
         {"txcore": (f"{TXCORE}: {DATABASE}, mode table",)},
     ),
     Line("commit to visible p50, ms", "idle, 10/s", _each("commit to visible p50", load="idle, 10/s")),
+    Line(
+        "commit to visible p50, ms",
+        "idle, 10/s, mode `table`",
+        {"txcore": (f"{TXCORE}: commit to visible p50, idle, 10/s, mode table",)},
+    ),
     Line("commit to visible p99, ms", "idle, 10/s", _each("commit to visible p99", load="idle, 10/s")),
     Line("relay drain, messages/s", "10,000 waiting", _each("relay drain", load="10,000 waiting", few="2,000 waiting")),
     Line("recovery, s", "10,000 (faststream: 2,000)", _each("recovery", load="of 10,000", few="of 2,000")),
@@ -130,11 +139,11 @@ PANELS: Final = (
     Panel(
         "Transactions/s; raw: Kafka messages/s",
         (
-            ("raw, pipelined", (PIPELINED_RAW,)),
-            ("raw, 16 threads", ("kafka/raw/threads/16/300",)),
-            ("txcore, send_many", MANY[1:]),
-            ("txcore, 1,000 tasks", _TASKS["txcore"][1:]),
-            ("txcore, 16 threads", _threads("16")["txcore"][1:]),
+            ("raw, pipelined", PIPELINED_RAW),
+            ("raw, 16 threads", _threads("16")["raw"]),
+            ("txcore, send_many", MANY),
+            ("txcore, 1,000 tasks", _TASKS["txcore"]),
+            ("txcore, 16 threads", _threads("16")["txcore"]),
         ),
     ),
     Panel(
@@ -166,14 +175,16 @@ PANELS: Final = (
     Panel(
         "Commit to visible p50, idle, ms",
         tuple(
-            (label, (f"{system}: commit to visible p50, idle, 10/s",))
-            for label, system in (
-                ("txcore", TXCORE),
-                ("RocketMQ", ROCKETMQ),
-                ("outbox by hand, NOTIFY", NOTIFY),
-                ("outbox by hand, poll", POLL),
-                ("faststream-outbox", FASTSTREAM),
-                ("faststream-outbox, tuned", TUNED),
+            (label, (f"{system}: commit to visible p50, idle, 10/s{suffix}",))
+            for label, system, suffix in (
+                ("raw, from its hand-over", RAW, ""),
+                ("txcore", TXCORE, ""),
+                ("txcore, mode table", TXCORE, ", mode table"),
+                ("RocketMQ", ROCKETMQ, ""),
+                ("outbox by hand, NOTIFY", NOTIFY, ""),
+                ("outbox by hand, poll", POLL, ""),
+                ("faststream-outbox", FASTSTREAM, ""),
+                ("faststream-outbox, tuned", TUNED, ""),
             )
         ),
         is_time=True,
@@ -194,13 +205,14 @@ def kept_of(report: Mapping[str, Any]) -> Run:
     """Return what is shown of a report of `benchmarks` or of `benchmarks.rivals`."""
     facts, rows, before = report["machine"], report["rows"], report["load_average_before"][0]
     is_rivals = any("system" in row for row in rows)
+    count = report["round_count"]
     arguments = " ".join(_without_file(report["arguments"]))
     return {
         "date": report["date"],
         "command": f"python -m benchmarks{'.rivals' if is_rivals else ''} {arguments}".strip(),
         "conditions": [
             f"{facts['cores']} cores ({facts['cpu']}), {facts['memory_gib']} GiB, {facts['os']}, {facts['python']}.",
-            f"Medians of {report['round_count']} rounds. Load average {before:g} before the run.",
+            f"Medians of {count} round{'' if count == 1 else 's'}. Load average {before:g} before the run.",
         ],
         "rows": {
             _key(row): _figures(row) for row in rows if any(fnmatchcase(_key(row), pattern) for pattern in patterns())

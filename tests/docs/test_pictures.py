@@ -88,6 +88,24 @@ def test_a_report_is_kept_with_what_is_shown_of_it():
     assert {"min": 900.0, "median": 1000.0, "max": 1200.0} == run["rows"]["txcore, Kafka: transactional, 64 threads"]
     assert ["txcore, Kafka", "RocketMQ 5.5.0"] == [key.partition(":")[0] for key in run["rows"]]
     assert "where.json" not in json.dumps(run)
+    assert "Medians of 3 rounds. Load average 0.1 before the run." == run["conditions"][1]
+
+
+def test_the_files_that_are_named_replace_what_was_kept(tmp_path, monkeypatch):
+    """The script keeps the runs of its files, and draws picture and table from them; what is around the table stays."""
+    speed = script("speed")
+    for name, file in (("KEPT", "speed.json"), ("PICTURE", "speed.svg"), ("PAGE", "page.md")):
+        monkeypatch.setattr(speed, name, tmp_path / file)
+    speed.PAGE.write_text("above\n<!-- figures: docs/site/speed.py -->\nold\n<!-- end -->\nbelow\n", encoding="utf-8")
+    (tmp_path / "rivals.json").write_text(json.dumps(comparison("64 threads")), encoding="utf-8")
+    speed.main([str(tmp_path / "rivals.json")])
+    page = speed.PAGE.read_text(encoding="utf-8")
+    assert ("above", "below", False) == (page.splitlines()[0], page.splitlines()[-1], "old" in page)
+    assert "|  | 64 threads | A | 1,000 |  | 2,000 |  |  |" in page.replace("| transactions/s |", "|  |")
+    assert "RocketMQ, 64 threads" in speed.PICTURE.read_text(encoding="utf-8")
+    before = speed.KEPT.read_text(encoding="utf-8")
+    speed.main([])
+    assert (before, page) == (speed.KEPT.read_text(encoding="utf-8"), speed.PAGE.read_text(encoding="utf-8"))
 
 
 def test_a_benchmark_is_kept_with_its_processor_time():
