@@ -38,7 +38,8 @@ NOTIFYING: Final = "outbox by hand, NOTIFY"
 FULL_OUTBOX: Final = "outbox by hand, id, key, headers and topic"
 """An outbox that stores what the message table stores; no benchmark measures it yet."""
 CALLERS: Final = "16 threads, psycopg"
-WAITING: Final = "200,000 waiting, distinct keys"
+WAITING: Final = "200,000 waiting"
+"""Load of `--in-doubt 200000`; each message has a key of its own."""
 
 Seen = Callable[[Kept], Sequence[float]]
 Figure = Callable[[Mapping[str, float]], float]
