@@ -184,6 +184,7 @@ api: $(DEV) ## write docs/api.md anew: every public name, its signature and firs
 .PHONY: pictures
 pictures: $(DEV) ## draw docs/pictures/*.svg anew from their sources, and list the pages in llms.txt
 	$(BIN)/python docs/site/pictures.py
+	$(BIN)/python docs/site/speed.py
 	$(BIN)/python docs/site/llms.py
 
 .PHONY: screens
@@ -251,6 +252,10 @@ bench-scale: $(DEV) ## whether a transaction costs the same however many there a
 .PHONY: bench-rivals
 bench-rivals: $(DEV) ## measure txcore beside outboxes, faststream-outbox and RocketMQ (an hour or more); JSON=file keeps it
 	$(BIN)/python -m benchmarks.rivals $(if $(JSON),--json $(JSON))
+
+.PHONY: bench-goals
+bench-goals: $(DEV) ## compare the files of figures in FIGURES="bench.json rivals.json" with the goals of speed
+	$(BIN)/python -m benchmarks.goals $(FIGURES)
 
 .PHONY: console
 console: $(DEV) ## walk the checker's console in a real Chromium; pictures in .artefacts/console

@@ -15,6 +15,8 @@ from typing import Annotated
 
 import typer
 
+from benchmarks import machine
+
 ROOT = Path(__file__).parents[1]
 SIDECAR = ("-m", "benchmarks.sidecar")
 PYTEST = ("-m", "pytest", "-q", "-s")
@@ -53,6 +55,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Small figures, to try the commands.")] = False,
 ) -> None:
     """Run the lines one after the other; the exit code is 0 when every line succeeded."""
+    machine.warn_if_loaded()
     found = lines(broker, is_quick=quick)
     unknown = set(only or ()) - found.keys()
     if unknown:

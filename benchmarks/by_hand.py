@@ -1,9 +1,9 @@
 """The cost of a transaction on Kafka in Python without a flow: the same records, from loops written for that.
 
 Ids, envelopes, headers, ops, the listener's call and the results are the real ones. There are no deadlines, no state of
-a transaction, no other callers, and only the first error is handled. The difference between txcore's rows and these
-rows is the cost of txcore. The difference between these rows and `raw` is the cost of two messages with headers, and
-of their objects, instead of one message without.
+a transaction, no other callers, and only the first error is handled. These rows are no floor: the loops have no linger,
+an object for each acknowledgement, and envelopes as objects. The difference between these rows and `raw` is the cost of
+two messages with headers, and of their objects, instead of one message without.
 """
 
 from __future__ import annotations

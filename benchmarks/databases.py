@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 from txcore_conformance import servers
+from txcore_conformance.processes import ManagedProcess
 
 NAMES: Final = ("sqlite", "postgresql")
 INSERT_ORDER: Final = sqlalchemy.text("INSERT INTO orders (item) VALUES ('tea')")
@@ -21,10 +22,12 @@ class Database(Protocol):
     Attributes:
         description: Its kind and the durability of its commits.
         has_plain_driver: `connect` works, and many threads may write at once.
+        pid: Id of the leading process of a server that this run has started, or None.
     """
 
     description: str
     has_plain_driver: bool
+    pid: int | None
 
     def create(self, folder: Path) -> str:
         """Create an empty database with a table of orders; returns its SQLAlchemy URL."""
@@ -41,6 +44,7 @@ class SqliteFile:
 
     description = "a SQLite file, WAL, synchronous=FULL"
     has_plain_driver = False
+    pid: int | None = None
 
     def create(self, folder: Path) -> str:
         """See `Database.create`."""
@@ -66,6 +70,7 @@ class Postgresql:
 
     def __init__(self) -> None:
         self._server = servers.postgresql(fsync="on", full_page_writes="on", shared_buffers="128MB")
+        self.pid = self._server.pid if isinstance(self._server, ManagedProcess) else None
 
     def create(self, folder: Path) -> str:  # noqa: ARG002 - the server has a folder of its own
         """See `Database.create`."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from benchmarks.machine import as_advised
+from benchmarks.processes import driver_cpu_s
 from benchmarks.sampling import Profile
 
 
@@ -23,7 +24,9 @@ class Sample:
         transactions_per_call: 1, or the size of a batch.
         elapsed_s: Time from the common start to the end of the last call.
         own_cpu_s: Processor time of this process in that time.
+        driver_cpu_s: The part of it that is used by threads of a driver in C.
         broker_cpu_s: Processor time of the broker's processes in that time; 0 for a broker without processes.
+        database_cpu_s: The same of the database's processes.
         steps_s: Durations of the steps of a transaction by their names, where the row measures them.
     """
 
@@ -32,6 +35,8 @@ class Sample:
     elapsed_s: float
     own_cpu_s: float = 0.0
     broker_cpu_s: float = 0.0
+    database_cpu_s: float = 0.0
+    driver_cpu_s: float = 0.0
     steps_s: Mapping[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -63,6 +68,7 @@ class Drive:
     Attributes:
         seconds: Time in which calls begin.
         broker_cpu_s: Returns the processor time of the broker's processes up to now.
+        database_cpu_s: Returns that of the database's processes.
         profile: Sampler of this process, if a profile was requested.
         is_as_advised: Whether all drives of this process run as in `machine.as_advised`.
     """
@@ -72,9 +78,12 @@ class Drive:
     seconds: float
     broker_cpu_s: Callable[[], float] = lambda: 0.0
     profile: Profile | None = None
+    database_cpu_s: Callable[[], float] = lambda: 0.0
     _elapsed_s: float = 0.0
     _own_cpu_s: float = 0.0
     _broker_cpu_s: float = 0.0
+    _database_cpu_s: float = 0.0
+    _driver_cpu_s: float = 0.0
 
     def threads(
         self,
@@ -138,12 +147,14 @@ class Drive:
 
     @contextlib.contextmanager
     def _measured(self) -> Iterator[None]:
-        broker_s = self.broker_cpu_s()
+        broker_s, database_s, driver_s = self.broker_cpu_s(), self.database_cpu_s(), driver_cpu_s()
         with self.profile or contextlib.nullcontext(), as_advised() if self.is_as_advised else contextlib.nullcontext():
             begin_s, own_s = time.perf_counter(), time.process_time()
             yield
             self._elapsed_s, self._own_cpu_s = time.perf_counter() - begin_s, time.process_time() - own_s
-        self._broker_cpu_s = self.broker_cpu_s() - broker_s
+        self._driver_cpu_s = max(driver_cpu_s() - driver_s, 0.0)  # a thread that has ended counts no more
+        self._broker_cpu_s, self._database_cpu_s = self.broker_cpu_s() - broker_s, self.database_cpu_s() - database_s
 
     def _sample(self, latencies_s: list[float], transactions_per_call: int) -> Sample:
-        return Sample(latencies_s, transactions_per_call, self._elapsed_s, self._own_cpu_s, self._broker_cpu_s)
+        used_s = (self._own_cpu_s, self._broker_cpu_s, self._database_cpu_s, self._driver_cpu_s)
+        return Sample(latencies_s, transactions_per_call, self._elapsed_s, *used_s)

@@ -80,7 +80,9 @@ def head(report: dict[str, Any]) -> str:
         f"business database: {report['database']}",
         *([f"this process {machine.AS_ADVISED}"] if report["as_advised"] else []),
         f"load average (1, 5, 15 min) before {before}, after {after}",
+        *([warning] if (warning := machine.load_warning(before, facts["cores"])) else []),
         "load: blocking threads, asyncio tasks, or transactions per batch; p50, p99: one call or whole batch",
+        "CPU: processor time per transaction of this process, of the driver's threads in it, of broker and database",
         "ratio: transactions/s, and p50, divided by those of the yardstick, median over rounds",
     ]
     if report["cut_short"]:
@@ -133,6 +135,7 @@ def run(
     finally:
         stage.close()
     report: dict[str, Any] = {
+        **machine.occasion(),
         "machine": machine.facts(Path(tempfile.gettempdir())),
         "servers": versions,
         "database": stage.database.description,

@@ -9,7 +9,10 @@ from typing import Any, Final
 from txcore_kafka.backend import KafkaBackend
 from txcore_kafka.options import Options
 
-from txcore.clock import Clock
+from benchmarks.drive import Drive, Sample
+from benchmarks.place import Place
+from benchmarks.styles import send_batches
+from txcore.clock import Clock, SystemClock
 
 PARTITION_COUNT: Final = 4
 LIMIT_BYTES: Final = 1_048_588
@@ -46,6 +49,11 @@ class NullProducer:
     def __len__(self) -> int:
         """Return the number of records without a report."""
         return len(self._reports)
+
+
+def null_send_many(place: Place, drive: Drive, *, batch_size: int) -> Sample:
+    """Run `send_many` without a broker: the processor time is that of core and plugin alone."""
+    return send_batches(place, drive, null_backend(SystemClock(), place.group, place.topic), batch_size)
 
 
 def null_backend(clock: Clock, group: str, topic: str) -> KafkaBackend:

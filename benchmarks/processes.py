@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,13 @@ def cpu_s(pid: int) -> float:
         fields = _read(each, "stat").rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12]) if fields else 0
     return ticks / TICKS_PER_S
+
+
+def driver_cpu_s() -> float:
+    """Return the processor time of this process's threads that Python has not started: those of a driver in C."""
+    ours = {thread.native_id for thread in threading.enumerate()}
+    others = [int(task.name) for task in Path("/proc/self/task").iterdir() if int(task.name) not in ours]
+    return sum(int((_read(os.getpid(), f"task/{each}/schedstat") or "0").split()[0]) for each in others) / 1e9
 
 
 def memory_mb(pid: int) -> float:

@@ -25,7 +25,7 @@ import typer
 from txcore_conformance.demo.consuming import open_consumer
 
 import txcore
-from benchmarks import databases
+from benchmarks import databases, machine
 from benchmarks.brokers import SERVERS, start_server, url_of
 from benchmarks.orphans import FAR_S, GROUP, PARTITIONS, TIMEOUT_S
 from benchmarks.place import BODY_SIZE
@@ -222,6 +222,8 @@ def main(
     """Measure one recovery; the exit code is 1 when something was lost, repeated or left."""
     if broker not in (*SERVERS, "sqlite") or fence not in (*databases.NAMES, LISTENER) or (old and broker != "kafka"):
         raise typer.BadParameter("see --help for the brokers and for --fence; --old is for Kafka")
+    machine.warn_if_loaded()
+    before = {"load_average_before": machine.load_average()[0]}
     fence = LISTENER if old or waiting else fence
     with scene(broker, fence) as at:
         if old:
@@ -230,7 +232,7 @@ def main(
             found = memory(at, waiting, size)
         else:
             found = orphans(at, count, lead_s or 5 + count / 2_000, size)
-    found = {"broker": broker, "answers": fence, **found, "load_average": os.getloadavg()[0]}
+    found = {"broker": broker, "answers": fence, **found, **before, "load_average": os.getloadavg()[0]}
     for name, value in found.items():
         print(f"{name:>20}  {value:,.1f}" if isinstance(value, float) else f"{name:>20}  {value}")
     if json_file is not None:

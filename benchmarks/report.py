@@ -40,7 +40,10 @@ def figures(rows: Sequence[Row], samples: Mapping[str, Sequence[Sample]]) -> lis
                 "latency_p50_ms": median(sample.percentile_ms(50) for sample in own),
                 "latency_p99_ms": median(sample.percentile_ms(99) for sample in own),
                 "own_cpu_us": sum(sample.own_cpu_s for sample in own) / count * 1e6,
+                "driver_cpu_us": sum(sample.driver_cpu_s for sample in own) / count * 1e6,
                 "broker_cpu_us": sum(sample.broker_cpu_s for sample in own) / count * 1e6,
+                "database_cpu_us": sum(sample.database_cpu_s for sample in own) / count * 1e6,
+                "by_round": [_round(sample) for sample in own],
                 "steps_ms": _steps(own),
                 "against": row.against,
                 "ratio": median(mine.per_s / other.per_s for mine, other in pairs) if pairs else None,
@@ -57,7 +60,7 @@ def print_table(records: Sequence[Mapping[str, Any]], head: str, console: Consol
     console = console or Console(width=WIDTH, highlight=False)
     console.print(head, markup=False)
     rates = _table("broker", "style", "load", ">tx/s\nmin", ">tx/s\nmedian", ">tx/s\nmax", ">p50\nms", ">p99\nms")
-    for name in ("CPU us\nours", "CPU us\nbroker", "ratio\ntx/s", "ratio\np50"):
+    for name in ("CPU us own/\ndriver/\nbroker/SQL", "ratio\ntx/s", "ratio\np50"):
         rates.add_column(name, justify="right", no_wrap=True)
     rates.add_column("to", no_wrap=True)
     before = None
@@ -73,8 +76,7 @@ def print_table(records: Sequence[Mapping[str, Any]], head: str, console: Consol
             *(f"{per_s[name]:,.0f}" for name in ("min", "median", "max")),
             _milliseconds(record["latency_p50_ms"]),
             _milliseconds(record["latency_p99_ms"]),
-            f"{record['own_cpu_us']:,.0f}",
-            f"{record['broker_cpu_us']:,.0f}" if record["broker_cpu_us"] else "",
+            "/".join(f"{record[f'{name}_cpu_us']:,.0f}" for name in ("own", "driver", "broker", "database")),
             "" if record["ratio"] is None else f"{record['ratio']:.2f}",
             f"{record['latency_p50_ratio']:.2f}" if record["ratio"] is not None and record["size"] == 1 else "",
             _short(record["against"]),
@@ -106,6 +108,18 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
     return table
+
+
+def _round(sample: Sample) -> dict[str, float]:
+    """Return the figures of one round, for ratios that are taken within a round."""
+    return {
+        "per_s": sample.per_s,
+        "latency_p50_ms": sample.percentile_ms(50),
+        "own_cpu_us": sample.own_cpu_s / sample.count * 1e6,
+        "driver_cpu_us": sample.driver_cpu_s / sample.count * 1e6,
+        "broker_cpu_us": sample.broker_cpu_s / sample.count * 1e6,
+        "database_cpu_us": sample.database_cpu_s / sample.count * 1e6,
+    }
 
 
 def _steps(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:

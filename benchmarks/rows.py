@@ -20,6 +20,7 @@ BATCH: Final = "batch"
 HALVES_MAX: Final = 1_000
 LARGE_BODY_SIZE: Final = 1_024
 NO_BROKER: Final = "-"
+NULL_DRIVER: Final = "null driver"
 RAW: Final = "raw"
 RAW_LONE: Final = "raw, 2 in a row"
 BUSINESS: Final = {"core": "business, core", "psycopg": "business, psycopg"}
@@ -53,8 +54,13 @@ class Row:
     def run(self, parent: Path, seconds: float, stage: Stage | None = None, profile: Profile | None = None) -> Sample:
         """Measure the row once, for about *seconds*, in a new place."""
         with Place(parent, None if self.broker == NO_BROKER else self.broker, stage, self.body_size) as place:
-            pid = place.server.pid if place.server is not None else None
-            return self.measure(place, Drive(seconds, lambda: processes.cpu_s(pid) if pid else 0.0, profile))
+            broker = place.server.pid if place.server is not None else None
+            database = stage.database.pid if stage is not None else None
+            return self.measure(place, Drive(seconds, _cpu_of(broker), profile, _cpu_of(database)))
+
+
+def _cpu_of(pid: int | None) -> Callable[[], float]:
+    return lambda: processes.cpu_s(pid) if pid else 0.0
 
 
 def key_of(broker: str, style: str, driver: str, size: int, body_size: int = BODY_SIZE) -> str:
@@ -191,6 +197,10 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
         return rows
     if broker == "kafka":
         rows += [
+            Row(NO_BROKER, NULL_DRIVER, BATCH, size, partial(_null_send_many, batch_size=size))
+            for size in sizes.batches
+        ]
+        rows += [
             Row(broker, "by hand", BATCH, size, partial(_by_hand, batch_size=size), many) for size in sizes.batches
         ]
         rows += [
@@ -212,6 +222,12 @@ def _messaging_of(broker: str, sizes: Sizes) -> list[Row]:
     rows += [raw, Row(broker, "visible, idle", BLOCKING, 1, idle, raw.key)]
     rows.append(Row(broker, "visible, loaded", BLOCKING, visible.LOADED_THREADS, loaded))
     return rows
+
+
+def _null_send_many(place: Place, drive: Drive, *, batch_size: int) -> Sample:
+    from benchmarks.null_kafka import null_send_many  # noqa: PLC0415 - needs Kafka's driver
+
+    return null_send_many(place, drive, batch_size=batch_size)
 
 
 def _by_hand(place: Place, drive: Drive, *, batch_size: int) -> Sample:

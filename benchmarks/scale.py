@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import resource
 import shutil
 import signal
@@ -27,7 +26,7 @@ import rich.table
 import typer
 
 import txcore
-from benchmarks import databases, processes
+from benchmarks import databases, machine, processes
 from benchmarks.brokers import SERVERS, start_server
 from benchmarks.orphans import FAR_S, GROUP
 from benchmarks.place import BODY_SIZE, POLICY, Place, Stage
@@ -185,7 +184,8 @@ def main(
     unknown = [name for name in sweep or () if name not in SWEEPS]
     if unknown or broker not in (*SERVERS, "sqlite"):
         raise typer.BadParameter("see --help for the sweeps and the brokers")
-    report: dict[str, Any] = {"broker": broker, "load_average_before": os.getloadavg()}
+    machine.warn_if_loaded()
+    report: dict[str, Any] = {"broker": broker, **machine.occasion(), "load_average_before": machine.load_average()}
     for name in sweep or SWEEPS:
         measure, far = SWEEPS[name]
         rows = report[name] = []

@@ -17,6 +17,7 @@ from benchmarks.databases import INSERT_ORDER, PLAIN_INSERT_ORDER
 from benchmarks.drive import Drive, Sample
 from benchmarks.place import POLICY, Place
 from benchmarks.plain import PlainPool
+from txcore.port import Backend
 from txcore.results import EndResult, EndState
 
 WARM_UP_COUNT = 3
@@ -109,7 +110,12 @@ def primitives(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 
 def send_many(place: Place, drive: Drive, *, batch_size: int) -> Sample:
     """Run `send_many` from one thread, batch after batch, without a database."""
-    producer = _producer(place, listener=Committing())
+    return send_batches(place, drive, place.backend(), batch_size)
+
+
+def send_batches(place: Place, drive: Drive, backend: Backend, batch_size: int) -> Sample:
+    """Run `send_many` on a backend that is given."""
+    producer = txcore.TransactionProducer(backend, place.group, policy=POLICY, listener=Committing())
 
     def send(count: int) -> None:
         for result in producer.send_many([(place.message(), None)] * count):

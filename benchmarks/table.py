@@ -20,6 +20,7 @@ from txcore_conformance import servers
 from txcore_conformance.kit import wait_until
 
 import txcore
+from benchmarks import machine
 from txcore import wire
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.message_table import SLOT_COUNT, lane_of
@@ -202,6 +203,7 @@ def main() -> int:
         "--million", type=int, nargs="?", const=1_000_000, default=0, help="PostgreSQL: the table's size"
     )
     options = parser.parse_args()
+    machine.warn_if_loaded()
     if options.million:
         measure_million(options.million)
     else:

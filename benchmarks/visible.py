@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,7 +95,7 @@ def _until_arrived(
     if missing:
         raise RuntimeError(f"{len(missing)} messages of {len(begun_s)} never arrived")
     latencies_s = [max(arrived_s[number] - at_s, 0.0) for number, at_s in begun_s.items()]
-    return Sample(latencies_s, 1, sample.elapsed_s, sample.own_cpu_s, sample.broker_cpu_s)
+    return replace(sample, latencies_s=latencies_s)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def plain_business(place: Place, drive: Drive, *, thread_count: int) -> Sample:
 def plain_by_hand(place: Place, drive: Drive, *, thread_count: int) -> Sample:
     """Run the database style reduced to its waits: an order, a row with an id, a message, COMMIT, a message.
 
-    Each call waits for both messages as in `raw`, and writes no op: this is the limit for any program with threads.
+    Each call waits for both messages as in `raw`, shares no request with another call, and writes no op.
     """
     publisher = place.raw_publisher()
     connections = PlainPool(place.business_url(), thread_count)

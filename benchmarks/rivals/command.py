@@ -18,6 +18,7 @@ from benchmarks.drive import Drive
 from benchmarks.rivals.dtm import Dtm
 from benchmarks.rivals.fast_stream import FastStreamOutbox
 from benchmarks.rivals.outbox import Outbox
+from benchmarks.rivals.raw import RawKafka
 from benchmarks.rivals.report import print_table, records_of
 from benchmarks.rivals.rocketmq import RocketMQ
 from benchmarks.rivals.system import Figures, MissingError, Plan, System
@@ -25,6 +26,7 @@ from benchmarks.rivals.txcore_kafka import TxcoreKafka
 
 SYSTEMS: Final[dict[str, System]] = {
     "txcore": TxcoreKafka(),
+    "raw": RawKafka(),
     "outbox-poll": Outbox("poll"),
     "outbox-notify": Outbox("notify"),
     "faststream": FastStreamOutbox("default"),
@@ -86,6 +88,7 @@ def head(report: dict[str, Any]) -> str:
         *([f"producers in Python: each {machine.AS_ADVISED}"] if report["as_advised"] else []),
         f"txcore {facts['txcore']}; 300 B a message; everything on loopback, PostgreSQL without fsync",
         f"load average (1, 5, 15 min) before {report['load_average_before']}, after {report['load_average_after']}",
+        *([warning] if (warning := machine.load_warning(report["load_average_before"], facts["cores"])) else []),
         *report["missing"],
     ]
     return "\n".join([*lines, ""])
@@ -120,6 +123,7 @@ def run(
     before, begin_s = machine.load_average(), time.monotonic()
     figures = measure(systems, plan, rounds, incident_rounds, minutes * 60, missing)
     report: dict[str, Any] = {
+        **machine.occasion(),
         "machine": machine.facts(Path(tempfile.gettempdir())),
         "plan": {"seconds": seconds, "rate": rate, "in_doubt": in_doubt, "overload_s": overload_s},
         "round_count": rounds,

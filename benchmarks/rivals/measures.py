@@ -46,14 +46,21 @@ def recovery(topic: Topic, count: int, took_s: float) -> dict[Row, float]:
     }
 
 
-def visible(commit: Commit, numbers: itertools.count[int], topic: Topic, plan: Plan) -> dict[Row, float]:
-    """Measure from the answered COMMIT to an ordinary consumer: one idle caller, and a steady load."""
+def visible(
+    commit: Commit, numbers: itertools.count[int], topic: Topic, plan: Plan, suffix: str = ""
+) -> dict[Row, float]:
+    """Measure from the answered COMMIT to an ordinary consumer: one idle caller, and a steady load.
+
+    *suffix* ends the names of the loads.
+    """
     found: dict[Row, float] = {}
     for a_second, thread_count, words in (
         (IDLE_RATE, 1, f"idle, {IDLE_RATE}/s"),
         (plan.rate, CALLERS, f"{plan.rate}/s"),
     ):
-        found |= percentiles(_latencies(commit, numbers, topic, a_second, thread_count, max(plan.seconds, 3)), words)
+        found |= percentiles(
+            _latencies(commit, numbers, topic, a_second, thread_count, max(plan.seconds, 3)), words + suffix
+        )
     return found
 
 

@@ -16,6 +16,8 @@ DRAIN: Final = "relay drain"
 VISIBLE: Final = "commit to visible"
 RECOVERY: Final = "recovery"
 OVERLOAD: Final = "overload"
+MESSAGES: Final = "messages"
+PAIRS: Final = "two messages in a row"
 
 
 class MissingError(Exception):

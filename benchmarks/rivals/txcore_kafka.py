@@ -44,6 +44,8 @@ TASKS: Final = 1_000
 BATCH: Final = 10_000
 PIPELINES: Final = 4
 TABLED: Final = "tabled"
+KEYS: Final = ((None, ""), (100, ", 100 keys"), (1, ", 1 key"))
+"""Numbers of keys of the messages that wait for a relay, each with the end of its load's name; None: all distinct."""
 IMMUNITY_S: Final = txcore.CheckPolicy().immunity_s
 _WARM_UP_S: Final = 0.5
 _RECOVERY_MAX_S: Final = 120.0
@@ -78,9 +80,9 @@ def _opened(servers: str) -> Iterator[Backend]:
         backend.close().result(30)
 
 
-def message(topic: Topic, number: int) -> txcore.Message:
+def message(topic: Topic, number: int, key: bytes | None = None) -> txcore.Message:
     """Return the message with this number."""
-    return txcore.Message(topic.name, body_of(number))
+    return txcore.Message(topic.name, body_of(number), key)
 
 
 def _require_end(result: EndResult | None, state: EndState = EndState.ACCEPTED) -> None:
@@ -172,7 +174,8 @@ class _Database:
         found |= self._through_sqlalchemy(producer, topic, plan.seconds)
         found |= measures.visible(commit, self._numbers, topic, plan)
         found |= self._through_table(plan)
-        found |= self._drain(plan)
+        for key_count, words in KEYS:
+            found |= self._drain(plan, key_count, words)
         if plan.has_incidents:
             found |= self._recovery(plan)
         topic.close()
@@ -180,11 +183,11 @@ class _Database:
         self._engine.dispose()
         return found
 
-    def _prepared(self, producer: Any, topic: Topic, number: int) -> tuple[Any, float]:
+    def _prepared(self, producer: Any, topic: Topic, number: int, key: bytes | None = None) -> tuple[Any, float]:
         """Run one transaction up to the database's COMMIT; returns it, and the time of the answer to COMMIT."""
         connection = self._connections.get()
         tx = producer.begin()
-        tx.publish(message(topic, number))
+        tx.publish(message(topic, number, key))
         tx.prepare(connection)
         connection.execute(INSERT_ORDER)
         connection.commit()
@@ -213,7 +216,7 @@ class _Database:
         return found
 
     def _through_table(self, plan: Plan) -> dict[Row, float]:
-        """Measure mode table with a running relay, and wait until the relay has sent everything."""
+        """Measure mode table with a running relay: the rate and, when everything was sent, commit to visible."""
         topic = Topic(self._servers, TABLED)
         producer = txcore.TransactionProducer(self._backend, TABLED, fence=self._fence, mode="table")
 
@@ -222,29 +225,42 @@ class _Database:
             _require_end(tx.commit(), EndState.VIA_TABLE)
             return committed_s
 
-        command = [sys.executable, "-m", "txcore.cli", "relay", "--broker", f"kafka://{self._servers}"]
-        command += ["--group", TABLED, "--database", sqlalchemy_url(self._url)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as relay:
-            try:
-                found = measures.rate(commit, self._numbers, plan, "psycopg, mode table")
-                table = txcore.Relay(self._backend, TABLED, self._engine)
-                wait_until(lambda: not table.waiting().waiting, _RECOVERY_MAX_S)
-            finally:
-                relay.terminate()
+        with self._relay(TABLED):
+            found = measures.rate(commit, self._numbers, plan, "psycopg, mode table")
+            table = txcore.Relay(self._backend, TABLED, self._engine)
+            wait_until(lambda: not table.waiting().waiting, _RECOVERY_MAX_S)
+            found |= measures.visible(commit, self._numbers, topic, plan, ", mode table")
         topic.close()
         return found
 
-    def _drain(self, plan: Plan) -> dict[Row, float]:
-        """Measure the relay of the message table, which mode auto uses while the broker is down."""
-        topic = Topic(self._servers, "relayed")
-        producer = txcore.TransactionProducer(self._backend, "relayed", fence=self._fence, mode="table")
-        self._many(plan.in_doubt, lambda number: self._prepared(producer, topic, number)[0].commit())
-        relay = txcore.Relay(self._backend, "relayed", self._engine)
-        begin_s, sent = time.monotonic(), 0
-        while sent < plan.in_doubt:
-            sent += relay.run_once().sent
+    @contextlib.contextmanager
+    def _relay(self, group: str) -> Iterator[None]:
+        command = [sys.executable, "-m", "txcore.cli", "relay", "--broker", f"kafka://{self._servers}"]
+        command += ["--group", group, "--database", sqlalchemy_url(self._url)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as relay:
+            try:
+                yield
+            finally:
+                relay.terminate()
+
+    def _drain(self, plan: Plan, key_count: int | None, words: str) -> dict[Row, float]:
+        """Measure the time between the first and the last message of a relay that finds many waiting.
+
+        Each message has a key of its own, or one of *key_count*: a relay sends those of one key one after the other.
+        """
+        name = f"relayed-{key_count or 'distinct'}"
+        topic = Topic(self._servers, name)
+        producer = txcore.TransactionProducer(self._backend, name, fence=self._fence, mode="table")
+
+        def leave(number: int) -> None:
+            key = b"%d" % (number % key_count if key_count else number)
+            self._prepared(producer, topic, number, key)[0].commit()
+
+        self._many(plan.in_doubt, leave)
+        with self._relay(name):
+            rate = topic.rate_of(plan.in_doubt, _RECOVERY_MAX_S)
         topic.close()
-        return {Row(DRAIN, f"{plan.in_doubt:,} waiting", "/s"): sent / (time.monotonic() - begin_s)}
+        return {Row(DRAIN, f"{plan.in_doubt:,} waiting{words}", "/s"): rate}
 
     def _recovery(self, plan: Plan) -> dict[Row, float]:
         """Leave transactions open after their COMMIT, as a killed producer does; start a checker when all are due."""
@@ -261,7 +277,7 @@ class _Database:
         return measures.recovery(topic, plan.in_doubt, took_s)
 
     def _many(self, count: int, work: Any) -> None:
-        """Call *work* with each of *count* numbers, from 16 threads."""
+        """Call *work* with each of *count* numbers, from 16 threads, and close the connections of these."""
         numbers = iter(range(count))
         lock = threading.Lock()
 
@@ -278,3 +294,5 @@ class _Database:
             thread.start()
         for thread in threads:
             thread.join()
+        self._connections.close()
+        self._connections = Connections(self._url)

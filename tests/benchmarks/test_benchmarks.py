@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -9,10 +10,16 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import processes
+import pytest
+from rich.console import Console
+from txcore_conformance.servers import ServerUnavailableError
+
+from benchmarks import machine, processes
 from benchmarks.brokers import SERVERS
+from benchmarks.databases import SqliteFile, start_database
 from benchmarks.drive import Drive, Sample
-from benchmarks.micro import chosen
+from benchmarks.micro import chosen, head
+from benchmarks.report import WIDTH, figures, print_table
 from benchmarks.rows import QUICK, Sizes, make_rows
 from benchmarks.sampling import OTHER, US, Profile, place_of
 from txcore.ids import partition_of
@@ -39,7 +46,9 @@ def test_quick_benchmark_fills_every_row(tmp_path):
     assert (0, "") == (done.returncode, done.stderr)
     assert [] == [line for line in done.stdout.splitlines() if len(line) > COLUMNS_MAX]
     assert [] == list(temporary.iterdir())
-    rows = json.loads(report.read_text(encoding="utf-8"))["rows"]
+    kept = json.loads(report.read_text(encoding="utf-8"))
+    assert (time.gmtime().tm_year, "--quick") == (int(kept["date"][:4]), kept["arguments"][0])
+    rows = kept["rows"]
     assert {"raw commit", "business, core", "raw halves", "database, core", "listener", "primitives", "send_many"} == {
         row["style"] for row in rows
     }
@@ -48,6 +57,7 @@ def test_quick_benchmark_fills_every_row(tmp_path):
         assert 0 < rates["min"] <= rates["median"] <= rates["max"], row["key"]
         assert 0 < row["latency_p50_ms"] <= row["latency_p99_ms"], row["key"]
         assert (row["ratio"] is None) == (row["against"] is None), row["key"]
+        assert rates["rounds"] == [each["per_s"] for each in row["by_round"]], row["key"]
 
 
 def test_every_row_has_a_name_of_its_own_and_a_yardstick_before_it():
@@ -83,6 +93,90 @@ def test_a_load_counts_its_calls_and_its_finish():
     assert sample.elapsed_s >= 0.05
     assert sample.count == 5 * len(sample.latencies_s) >= 10
     assert sample.broker_cpu_s == 2.5
+
+
+def test_a_load_measures_the_database_beside_the_broker():
+    """Both processor times are differences, each of its own processes."""
+    database_s = iter((1.0, 1.25))
+    sample = Drive(0.001, database_cpu_s=lambda: next(database_s)).threads(lambda: None, 1)
+    assert (0.0, 0.25) == (sample.broker_cpu_s, sample.database_cpu_s)
+
+
+def time_of_the_driver(program):
+    """Return what a program of its own prints, in which no other test has left threads of a driver."""
+    command = [sys.executable, "-c", f"from benchmarks.processes import driver_cpu_s\n{program}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+    return float(done.stdout)
+
+
+def test_the_threads_of_a_driver_in_c_are_measured():
+    """The threads that Kafka's client starts have processor time."""
+    program = """
+from confluent_kafka import Producer
+from txcore_conformance.kit import wait_until
+client = Producer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0})
+print(wait_until(driver_cpu_s, "its threads have worked"))
+"""
+    assert time_of_the_driver(program) > 0
+
+
+def test_the_threads_of_python_are_not_the_drivers():
+    """A thread of Python's that has worked and still lives adds nothing to the driver's time."""
+    program = """
+import threading, time
+worked, over = threading.Event(), threading.Event()
+def work():
+    while time.thread_time() < 0.05:
+        pass
+    worked.set()
+    over.wait()
+thread = threading.Thread(target=work)
+thread.start()
+worked.wait()
+print(driver_cpu_s())
+over.set()
+"""
+    assert 0.0 == time_of_the_driver(program)
+
+
+def test_the_table_shows_each_figure_in_full():
+    """Nothing is cut off in the rows of Kafka with the longest names and usual figures."""
+    rows = make_rows(["kafka"], Sizes(), has_plain_driver=True)
+    sizes = {row.key: row.size if row.driver == "batch" else 1 for row in rows}
+    used_s = (0.0485, 0.0157, 0.0197, 0.0088)
+    samples = {key: [Sample([0.0123] * 100, size, size * 100 / 400_000, *used_s)] for key, size in sizes.items()}
+    text = io.StringIO()
+    print_table(figures(rows, samples), "", Console(width=WIDTH, file=text))
+    assert "485/88/157/197" in text.getvalue()
+    assert "…" not in text.getvalue()
+
+
+def test_a_started_database_server_has_processor_time():
+    """A benchmark with PostgreSQL reads the server's processes; a SQLite file has none."""
+    assert SqliteFile().pid is None
+    try:
+        server = start_database("postgresql")
+    except ServerUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        assert processes.cpu_s(server.pid) > 0
+    finally:
+        server.close()
+
+
+def test_a_loaded_machine_is_reported():
+    """One sentence names the load before the run, where it is above half of a core for each core."""
+    assert "" == machine.load_warning([1.0, 9.0, 9.0], 2)
+    assert "load average 1.2 " in machine.load_warning([1.2, 0.0, 0.0], 2)
+
+
+def test_the_report_of_a_loaded_machine_says_so():
+    """The lines above the table name the load, and those of an idle machine do not."""
+    report = {"machine": machine.facts(ROOT), "servers": {}, "round_count": 1, "row_s": 1.0, "elapsed_s": 1.0}
+    report |= {"database": "", "as_advised": False, "load_average_after": [0.0], "cut_short": False}
+    assert "LOADED MACHINE" in head(report | {"load_average_before": [1_000.0]})
+    assert "LOADED MACHINE" not in head(report | {"load_average_before": [0.0]})
 
 
 def test_percentiles_are_nearest_ranks():
