@@ -41,7 +41,7 @@ class FenceCore(FenceTable[EngineT]):
 
         Never waits: it was read once for each connection to the server, and the insert has compared it.
         """
-        found = identity.recall(self._dialect, border_of(inner_of(connection), self.engine))
+        found = self._rows.database(border_of(inner_of(connection), self.engine))
         return b"" if found is None else found.current
 
     def known_database(self) -> bytes | None:
@@ -70,14 +70,11 @@ class FenceCore(FenceTable[EngineT]):
         return Runner(engine, self._dialect, self._secret)
 
     def _beginning(self, transaction_id: bytes, group: str, digest: bytes) -> Action:
-        check_arguments([transaction_id], group)
         return partial(self._rows.insert, transaction_id=transaction_id, group=group, owned=True, digest=digest)
 
     def _inserting(
         self, transaction_id: bytes, group: str, rows: Sequence[TableRow], expected: bytes, digest: bytes
     ) -> Action:
-        check_arguments([transaction_id], group)
-
         def action(border: Border) -> None:
             try:
                 self._rows.insert(border, transaction_id, group, rows, owned=False, expected=expected, digest=digest)
@@ -88,7 +85,6 @@ class FenceCore(FenceTable[EngineT]):
         return action
 
     def _verifying(self, transaction_id: bytes, digest: bytes) -> Action:
-        check_arguments([transaction_id], "")
         return partial(self._rows.verify, transaction_id=transaction_id, digest=digest)
 
     def _withdrawing(self, transaction_id: bytes) -> Action:

@@ -51,9 +51,9 @@ def insert(
     bound = database.stored, database.oids, digest
     if isinstance(dialect, PostgreSQL):
         put, ring = _put_text(dialect.tables, "fence"), _ring(dialect.tables, group)
-        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), *bound)
+        dialect.insert_via_table(border.writer(), transaction_id, put, ring, _text_values(group, rows), *bound)
     else:
-        dialect.insert(border, transaction_id, group, *bound)
+        dialect.insert(border.writer(), transaction_id, group, *bound)
         enqueue(dialect, border, transaction_id, group, rows)
 
 
@@ -87,7 +87,7 @@ def enqueue(
             f"WITH moved AS ({update} RETURNING 1), put AS ({_put_text(tables, 'moved')}) "  # noqa: S608
             f"SELECT CAST((SELECT count(*) FROM moved) AS text), {_ring(tables, group)}"
         )
-        moved = int(border.quick_rows(sql, changed | _text_values(group, rows))[0][0])
+        moved = int(border.writer().quick_rows(sql, changed | _text_values(group, rows))[0][0])
         inserts = []
     else:
         moved = border.change(update, changed)
