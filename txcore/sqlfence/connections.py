@@ -20,7 +20,7 @@ from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSess
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row, Values, Writer
 from txcore.sqlfence.plain import SqliteBorder
 from txcore.sqlfence.savepoints import open_savepoints
-from txcore.sqlfence.writers import is_psycopg, writer_of
+from txcore.sqlfence.writers import DriverWriter, is_psycopg, writer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,16 +43,12 @@ class _Ended:
 
 
 class SqlAlchemyBorder:
-    """The border over a Connection, or over a Session and the Connection that it works on.
+    """The border over a Connection; that over a Session extends it."""
 
-    A Session's Connection is asked for only when it is needed: a Session whose flush has failed returns none
-    any more, but can still be rolled back.
-    """
-
-    def __init__(self, holder: Connection | Session, engine: Engine | AsyncEngine | None) -> None:
-        self._holder = holder
+    def __init__(self, connection: Connection, engine: Engine | AsyncEngine | None) -> None:
+        self._holder: Connection | Session = connection
+        self._used: Connection | None = connection
         self._engine = engine
-        self._used: Connection | None = holder if isinstance(holder, Connection) else None
 
     @property
     def family(self) -> str:
@@ -83,10 +79,10 @@ class SqlAlchemyBorder:
         """Return the writer in the `info` of the driver's connection, which a reconnection empties."""
         connection = self._used or self._connection()
         pooled = connection.connection
-        writer = pooled.info.get(_WRITER)
+        writer: DriverWriter | None = pooled.info.get(_WRITER)
         if writer is None or writer.dbapi is not pooled.dbapi_connection:
             writer = pooled.info[_WRITER] = writer_of(connection, self.family)
-        return cast("Writer", writer)
+        return writer
 
     def commits_each_statement(self) -> bool:
         """Return whether autocommit is on and no transaction was opened by hand."""
@@ -147,7 +143,8 @@ class SqlAlchemyBorder:
 
     def marked(self) -> Mark | None:
         """Return the mark."""
-        return cast("Mark | None", getattr(self._holder, _MARK, None))
+        mark: Mark | None = getattr(self._holder, _MARK, None)
+        return mark
 
     def idle(self) -> SqlAlchemyBorder | None:
         """Return the border over the marked Connection, unless it was returned to its pool or is in use."""
@@ -157,6 +154,23 @@ class SqlAlchemyBorder:
             return None
         border = SqlAlchemyBorder(carrier, self._engine)
         return border if border.writer().open_at_driver() is False else None
+
+    def _connection(self) -> Connection:
+        assert self._used is not None
+        return self._used
+
+
+class SessionBorder(SqlAlchemyBorder):
+    """The border over a Session and the Connection that it works on.
+
+    The Connection is asked for only when it is needed: a Session whose flush has failed returns none any more, but can
+    still be rolled back.
+    """
+
+    def __init__(self, session: Session, engine: Engine | AsyncEngine | None) -> None:
+        self._holder = session
+        self._used = None
+        self._engine = engine
 
     def _connection(self) -> Connection:
         if self._used is not None:
@@ -199,9 +213,11 @@ def border_of(connection: Any, engine: Any = None) -> Border:
 def _maker_of(kind: type[Any]) -> Callable[[Any, Any], Border]:
     """Return the function that makes the border of a connection of this class and its engine; one lookup per class."""
     if issubclass(kind, scoped_session):
-        return lambda connection, engine: SqlAlchemyBorder(connection(), engine)
-    if issubclass(kind, Connection | Session):
+        return lambda connection, engine: SessionBorder(connection(), engine)
+    if issubclass(kind, Connection):
         return SqlAlchemyBorder
+    if issubclass(kind, Session):
+        return SessionBorder
     if issubclass(kind, sqlite3.Connection):
         return lambda connection, _: SqliteBorder(connection)
     if is_psycopg(kind):
@@ -264,6 +280,12 @@ def is_open(connection: Any) -> bool:
     """Return whether the transaction that carries the row is open, without waiting, for every kind."""
     inner = inner_of(connection)
     return inner is not None and border_of(inner).is_open()
+
+
+def mark_of(connection: Any) -> Mark | None:
+    """Return the mark on a SQLAlchemy Connection or Session, without waiting, for every kind."""
+    mark: Mark | None = getattr(connection, _MARK, None)
+    return mark or getattr(inner_of(connection), _MARK, None)
 
 
 def inner_of(connection: Any) -> Any:

@@ -56,13 +56,14 @@ class RowKeeper:
         because the caller opened the connection, is certainly in the open transaction: the server's answer has said
         so, or the server is asked.
         """
-        check_arguments([transaction_id], group)
+        check_id(transaction_id)
+        check_group(group)
         try:
             writer = self._writer(border)
             self._dialect.begin(border, writer)
             if not self._dialect.sets_durability:
                 self._require_durable(border, writer)
-            database = self._write(border, transaction_id, group, rows, expected, digest)
+            database = self._write(border, writer, transaction_id, group, rows, expected, digest)
             if not owned and not writer.is_surely_open():
                 self._dialect.verify(writer, transaction_id)
             border.mark(transaction_id, database, owned=owned)
@@ -72,6 +73,7 @@ class RowKeeper:
     def _write(
         self,
         border: Border,
+        writer: Writer,
         transaction_id: bytes,
         group: str,
         rows: Sequence[TableRow],
@@ -79,15 +81,15 @@ class RowKeeper:
         digest: bytes,
     ) -> Database:
         """Insert if the database is still the one that this connection has read; else read it again; return it."""
-        database = identity.look(self._dialect, border)
+        database = identity.look(self._dialect, border, writer)
         try:
-            self._insert(border, transaction_id, group, rows, database, digest)
+            self._insert(border, writer, transaction_id, group, rows, database, digest)
         except RowRefused:
             seen, database = database, identity.look_anew(self._dialect, border)
             if seen.is_at(database.stored, database.oids):
                 raise
-            self._insert(border, transaction_id, group, rows, database, digest)
-        if not database.decides(expected):
+            self._insert(border, writer, transaction_id, group, rows, database, digest)
+        if expected and not database.decides(expected):
             database = identity.look_anew(self._dialect, border)
             identity.require(database, expected)
         return database
@@ -95,6 +97,7 @@ class RowKeeper:
     def _insert(
         self,
         border: Border,
+        writer: Writer,
         transaction_id: bytes,
         group: str,
         rows: Sequence[TableRow],
@@ -103,24 +106,19 @@ class RowKeeper:
     ) -> None:
         digest = digest if database.has_digest else b""
         if rows:
-            messages.insert(self._dialect, border, transaction_id, group, rows, database, digest)
+            messages.insert(self._dialect, border, writer, transaction_id, group, rows, database, digest)
         else:
-            self._dialect.insert(border.writer(), transaction_id, group, database.stored, database.oids, digest)
+            self._dialect.insert(writer, transaction_id, group, database.stored, database.oids, digest)
 
     def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
         """Raise unless the row belongs to this open top-level transaction. See `SqlFence.verify`."""
-        check_arguments([transaction_id], "")
+        check_id(transaction_id)
         try:
             writer = self._writer(border)
             border.begin()
             self._dialect.verify(writer, transaction_id, self._taken(border, digest))
         except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
             self._undo(border, transaction_id, "verified", error)
-
-    def database(self, border: Border) -> Database | None:
-        """Return the database that has the row on *border*; None where that was not read, as it has no identity."""
-        mark = border.marked()
-        return identity.recall(self._dialect, border) if mark is None else mark.database
 
     def enqueue(
         self, border: Border, transaction_id: bytes, group: str, rows: Sequence[TableRow], digest: bytes
@@ -134,7 +132,10 @@ class RowKeeper:
 
     def _taken(self, border: Border, digest: bytes) -> bytes:
         """Return *digest* if the table that has the row takes one; the insert has read which database that is."""
-        database = self.database(border) if digest else None
+        if not digest:
+            return b""
+        mark = border.marked()
+        database = identity.recall(self._dialect, border) if mark is None else mark.database
         return digest if database is not None and database.has_digest else b""
 
     def change(self, border: Border, transaction_id: bytes, action: Callable[[Border, bytes], None]) -> None:
@@ -252,7 +253,25 @@ def check_arguments(transaction_ids: Sequence[bytes], group: str) -> None:
         UsageError: there is one.
     """
     for transaction_id in transaction_ids:
-        if not isinstance(transaction_id, bytes) or len(transaction_id) != ID_BYTES:
-            raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {transaction_id!r}")
+        check_id(transaction_id)
+    check_group(group)
+
+
+def check_id(transaction_id: bytes) -> None:
+    """Refuse an id of another length.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if not isinstance(transaction_id, bytes) or len(transaction_id) != ID_BYTES:
+        raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {transaction_id!r}")
+
+
+def check_group(group: str) -> None:
+    """Refuse a group name that no column holds.
+
+    Raises:
+        UsageError: it is one.
+    """
     if len(group) > GROUP_LENGTH_MAX:
         raise UsageError(f"a producer group has at most {GROUP_LENGTH_MAX} characters, not {len(group)}")

@@ -27,7 +27,7 @@ from txcore.sqlfence.border import SQLITE
 from txcore.sqlfence.schema import IDENTITY_BYTES, Meta
 
 if TYPE_CHECKING:
-    from txcore.sqlfence.border import Border
+    from txcore.sqlfence.border import Border, Writer
     from txcore.sqlfence.dialects import Dialect
 
 
@@ -84,9 +84,9 @@ def database_of(meta: Meta, server: str) -> Database:
     return Database(meta.identity, current, server, adopted, meta.oids, meta.has_digest)
 
 
-def look(dialect: Dialect, border: Border) -> Database:
+def look(dialect: Dialect, border: Border, writer: Writer) -> Database:
     """Return the database of *border*; with an identity, it is read once for each connection to the server."""
-    found = border.writer().memory.get(dialect.tables.meta)
+    found = writer.memory.get(dialect.tables.meta)
     return look_anew(dialect, border) if found is None else found
 
 
@@ -109,8 +109,9 @@ def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Dat
 
 def recall(dialect: Dialect, border: Border) -> Database | None:
     """Return the database that was last read through *border*, unless it has no identity; queries only a file."""
-    found: Database | None = border.writer().memory.get(dialect.tables.meta)
-    return look(dialect, border) if found is None and border.family == SQLITE else found
+    writer = border.writer()
+    found: Database | None = writer.memory.get(dialect.tables.meta)
+    return look(dialect, border, writer) if found is None and writer.family == SQLITE else found
 
 
 def wrong_database_text(database: Database, identity: bytes) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from txcore.message_table import TableRow
+    from txcore.sqlfence.border import Writer
     from txcore.sqlfence.identity import Database
 
 ROWS_MAX: Final = 100
@@ -38,6 +39,7 @@ _encode: Final = msgspec.json.Encoder().encode
 def insert(
     dialect: Dialect,
     border: Border,
+    writer: Writer,
     transaction_id: bytes,
     group: str,
     rows: Sequence[TableRow],
@@ -51,9 +53,9 @@ def insert(
     bound = database.stored, database.oids, digest
     if isinstance(dialect, PostgreSQL):
         put, ring = _put_text(dialect.tables, "fence"), _ring(dialect.tables, group)
-        dialect.insert_via_table(border.writer(), transaction_id, put, ring, _text_values(group, rows), *bound)
+        dialect.insert_via_table(writer, transaction_id, put, ring, _text_values(group, rows), *bound)
     else:
-        dialect.insert(border.writer(), transaction_id, group, *bound)
+        dialect.insert(writer, transaction_id, group, *bound)
         enqueue(dialect, border, transaction_id, group, rows)
 
 

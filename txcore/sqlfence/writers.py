@@ -10,18 +10,18 @@ from __future__ import annotations
 import functools
 import sqlite3
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
 from txcore.sqlfence.border import SQLITE, Row, Values
 
-if TYPE_CHECKING:
-    from txcore.sqlfence.border import Writer
-
 IDLE: Final = 0
 IN_TRANSACTION: Final = 2
 """libpq's status between statements of a transaction block; with 1 answers are pending, with 3 it has failed."""
+
+_IS_LEGACY: Final = not hasattr(sqlite3.Connection, "autocommit")
+"""Whether this Python's sqlite3 is in autocommit mode if it has no isolation level, and never else."""
 
 
 class SqliteWriter:
@@ -50,7 +50,7 @@ class SqliteWriter:
 
     def is_autocommit(self) -> bool:
         """Return the mode of the driver."""
-        return sqlite_autocommit(self.dbapi)
+        return self.dbapi.isolation_level is None if _IS_LEGACY else sqlite_autocommit(self.dbapi)
 
 
 class CursorWriter:
@@ -145,7 +145,10 @@ class _StatusWriter(CursorWriter):
         return bool(self._driver.server_status & 2) if mode is None else mode
 
 
-def writer_of(connection: Connection, family: str) -> Writer:
+DriverWriter = SqliteWriter | CursorWriter
+
+
+def writer_of(connection: Connection, family: str) -> DriverWriter:
     """Return a new writer on the driver's connection that *connection* has now."""
     dbapi, dialect = connection.connection.dbapi_connection, connection.dialect
     driver: Any = dialect.get_driver_connection(dbapi) if dbapi is not None else None
