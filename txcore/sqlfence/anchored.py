@@ -53,9 +53,10 @@ class AnchoredDialect(Dialect):
         self.set_anchor(writer, anchor_of(transaction_id))
 
     def verify(self, writer: Writer, transaction_id: bytes, digest: bytes = b"") -> None:
-        """Release the anchor, which works only in the transaction that wrote the row, and set it again.
+        """Release the anchor, which works only in the transaction that wrote the row.
 
-        Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
+        It is set again, unless a digest makes this the last call. Releasing ends savepoints opened after it as well:
+        they could not stay open over the COMMIT either.
         """
         anchor = anchor_of(transaction_id)
         try:
@@ -66,7 +67,8 @@ class AnchoredDialect(Dialect):
             raise
         if digest:
             writer.quick_change(self._complete, {"id": bytes(transaction_id), "digest": digest})
-        self.set_anchor(writer, anchor)
+        else:
+            self.set_anchor(writer, anchor)
 
     def set_anchor(self, writer: Writer, anchor: str) -> None:
         """Set the savepoint in the open transaction."""

@@ -144,6 +144,8 @@ class Dialect(ABC):
     def verify(self, writer: Writer, transaction_id: bytes, digest: bytes = b"") -> None:
         """Check that the row belongs to this still open top-level transaction, and write a *digest* into it.
 
+        Only a call without a digest may be repeated.
+
         Raises:
             FenceMisuseError: it does not.
             RowRefused: the id lies below the horizon by now.

@@ -109,7 +109,7 @@ class SqlFence(FenceCore[Engine]):
     def verify(self, connection: DatabaseConnection, transaction_id: bytes, digest: bytes = b"") -> None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
 
-        A *digest* is written into the row.
+        A *digest* is written into the row. Only a call without one may be repeated.
 
         Raises:
             FenceMisuseError: it does not; the transaction was rolled back.
