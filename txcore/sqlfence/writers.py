@@ -108,7 +108,7 @@ class CursorWriter:
 
 
 class _InTransactionWriter(CursorWriter):
-    """Of aiosqlite and the like."""
+    """Of aiosqlite and MySQL Connector."""
 
     def open_at_driver(self) -> bool:
         return bool(self._driver.in_transaction)
