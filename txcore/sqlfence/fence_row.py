@@ -158,20 +158,19 @@ class RowKeeper:
         mark = border.marked()
         if mark is None or not mark.owned:
             raise FenceMisuseError("the fence commits only connections that it opened; commit this one yourself")
-        name, identity = id_text(mark.transaction_id), mark.transaction_id
         try:
             border.commit()
         except Exception as error:
-            failure = failure_of(error, self._secret)
+            name, failure = known_id(mark.transaction_id), failure_of(error, self._secret)
             if failure.is_undone or _is_still_open(border):
                 raise NotSentError(
                     f"the database rolled transaction {name} back at its COMMIT, {failure}; nothing was sent and "
                     "nothing will be sent: try again with a new transaction",
-                    transaction_id=known_id(identity),
+                    transaction_id=name,
                 ) from error
             raise CommitUnknownError(
                 f"COMMIT of transaction {name} failed and may have applied, {failure}; the check decides",
-                transaction_id=known_id(identity),
+                transaction_id=name,
             ) from error
         finally:
             border.close()
