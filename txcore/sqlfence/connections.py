@@ -122,7 +122,7 @@ class SqlAlchemyBorder:
     def rollback(self) -> None:
         """Roll back to the root; a transaction begun by hand under autocommit is rolled back by hand."""
         self._holder.rollback()
-        # The property would reconnect an invalidated Connection, which has nothing to roll back.
+        # The writer would reconnect an invalidated Connection, which has nothing to roll back.
         holder = self._holder
         if isinstance(holder, Connection) and not (holder.closed or holder.invalidated):
             writer = self.writer()
@@ -156,6 +156,7 @@ class SqlAlchemyBorder:
         return border if border.writer().open_at_driver() is False else None
 
     def _connection(self) -> Connection:
+        """Return the Connection in use; methods of a producer's path look at `_used` first, which costs no call."""
         assert self._used is not None
         return self._used
 
