@@ -109,7 +109,8 @@ class Fence(FenceAtHand, Protocol):
     def verify(self, connection: Any, transaction_id: bytes, digest: bytes = b"") -> None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
 
-        A *digest* is written into the row: it was not known when `begin` wrote that.
+        A *digest* is written into the row: it was not known when `begin` wrote that. Only a call without one may be
+        repeated.
 
         Raises:
             FenceMisuseError: it does not; the transaction was rolled back, and closed if `begin` opened it.

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from txcore.errors import BackendUnavailableError, CommitUnknownError, FencedError, FenceMisuseError
+from txcore.errors import BackendUnavailableError, CommitUnknownError, FencedError, FenceMisuseError, NotSentError
 from txcore.fence import FenceAnswer
 from txcore.sqlfence import AsyncSqlFence, SqlFence
 
@@ -292,6 +292,37 @@ def test_async_savepoint_and_autocommit_are_refused(async_world):
         await engine.dispose()
 
     asyncio.run(produce())
+
+
+def test_connection_that_the_program_closed_is_no_longer_written_to(world):
+    """`verify` runs no statement on a driver's connection that the pool has given to another program meanwhile."""
+    transaction_id, own_id = world.new_id(), world.new_id()
+    engine = world.new_engine(pool_size=1, max_overflow=0)
+    closed = world.fence.begin(engine, transaction_id, GROUP)
+    driver = closed.connection.driver_connection
+    closed.close()
+    with engine.connect() as other:
+        assert other.connection.driver_connection is driver
+        world.fence.insert(other, own_id, GROUP)
+        with pytest.raises(NotSentError, match="closed"):
+            world.fence.verify(closed, transaction_id)
+        world.fence.verify(other, own_id)
+        other.commit()
+    assert world.check(own_id) is FenceAnswer.COMMIT
+    assert world.check(transaction_id) is FenceAnswer.ROLLBACK
+
+
+def test_driver_connection_that_is_replaced_gets_a_writer_of_its_own(world):
+    """A Connection that connects again writes the next row on its new driver's connection."""
+    with world.new_engine(pool_size=1, max_overflow=0).connect() as connection:
+        for _ in range(2):
+            transaction_id, driver = world.new_id(), connection.connection.driver_connection
+            world.fence.insert(connection, transaction_id, GROUP)
+            world.fence.verify(connection, transaction_id)
+            connection.commit()
+            assert world.check(transaction_id) is FenceAnswer.COMMIT
+            connection.invalidate()
+            assert connection.connection.driver_connection is not driver
 
 
 def test_sqlalchemy_begin_hook_of_the_program_is_kept(sqlite):

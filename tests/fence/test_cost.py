@@ -67,6 +67,40 @@ def test_database_style_pays_one_round_trip_once_the_statements_are_prepared(pos
     assert transaction.result.state is txcore.EndState.ACCEPTED
 
 
+def test_database_style_runs_few_statements_on_sqlite(make_world):
+    """The database style's own statements on SQLite are settings, the row, its savepoint and its digest."""
+    world = make_world("sqlite")
+    producer = txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=world.fence)
+    engine, statements = world.new_engine(pool_size=1), []
+    with engine.connect() as connection:
+        connection.connection.driver_connection.set_trace_callback(statements.append)
+    for _ in range(2):
+        del statements[:]
+        with producer.transaction(engine) as transaction:
+            transaction.publish(txcore.Message("orders", b"tea"))
+    own = [each.split()[0] for each in statements if not each.startswith("--")]  # the others are parts of these
+    begun = ["PRAGMA", "BEGIN", "SELECT", "INSERT", "SAVEPOINT"]
+    assert own == [*begun, "RELEASE", "UPDATE", "COMMIT"]
+    assert transaction.result.state is txcore.EndState.ACCEPTED
+
+
+def test_database_style_pays_five_round_trips_on_mariadb(mariadb):
+    """A savepoint, by which MariaDB knows the transaction, costs two; the savepoint is not set again at the end."""
+    producer = txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=mariadb.fence)
+    engine = mariadb.new_engine(pool_size=1)
+    statements, asked = [], "SHOW SESSION STATUS LIKE 'Questions'"
+    for _ in range(2):
+        with engine.connect() as connection:
+            before = connection.execute(text(asked)).one()[1]
+        with producer.transaction(engine) as transaction:
+            transaction.publish(txcore.Message("orders", b"tea"))
+        with engine.connect() as connection:
+            statements.append(int(connection.execute(text(asked)).one()[1]) - int(before))
+    around = ["ROLLBACK of the pool", "ROLLBACK of the pool", "the question itself"]
+    assert statements[1] - len(around) == len(["row", "SAVEPOINT", "RELEASE", "digest", "COMMIT"])
+    assert transaction.result.state is txcore.EndState.ACCEPTED
+
+
 def test_row_and_messages_pay_one_round_trip_with_begin(postgresql, tmp_path):
     """In mode table, BEGIN, row and messages are one round trip, with a plan that the server uses again."""
     producer = txcore.TransactionProducer(txcore.connect("memory://"), GROUP, fence=postgresql.fence, mode="table")

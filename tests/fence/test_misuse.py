@@ -16,6 +16,8 @@ from txcore.errors import BackendUnavailableError, ConfigError, FencedError, Fen
 from txcore.fence import FenceAnswer
 from txcore.sqlfence import SqlFence
 from txcore.sqlfence.connections import SqlAlchemyBorder
+from txcore.sqlfence.psycopg3 import PsycopgWriter
+from txcore.sqlfence.writers import CursorWriter
 
 GROUP = "orders"
 SAVEPOINT = "a savepoint is open"
@@ -48,7 +50,8 @@ def test_row_in_a_hidden_autocommit_is_found_at_the_insert(make_world, monkeypat
     """If no driver reports the transaction, the insert finds autocommit by the row itself."""
     world = make_world(kind)
     monkeypatch.setattr(SqlAlchemyBorder, "commits_each_statement", lambda _: False)
-    monkeypatch.setattr(SqlAlchemyBorder, "is_surely_open", lambda _: False)
+    for writer in (CursorWriter, PsycopgWriter):
+        monkeypatch.setattr(writer, "is_surely_open", lambda _: False)
     with world.new_engine(isolation_level="AUTOCOMMIT").connect() as connection, pytest.raises(FenceMisuseError):
         world.fence.insert(connection, world.new_id(), GROUP)
     transaction_id = world.new_id()

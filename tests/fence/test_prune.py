@@ -161,7 +161,7 @@ def test_check_that_has_begun_holds_the_horizon_until_it_ends(server_world, thre
         assert (horizon, rows[committed].state) == (bytes(16), 1)
         border.commit()
         if undo:
-            border.outside(undo)
+            border.writer().quick_change(undo, {})
     assert pruned.result(20).deleted == 1
     assert server_world.check(committed) is FenceAnswer.PRUNED
 

@@ -12,7 +12,6 @@ from sqlalchemy import text
 from txcore.errors import FencedError, FenceMisuseError, NotSentError
 from txcore.fence import FenceAnswer
 from txcore.sqlfence import psycopg3
-from txcore.sqlfence.connections import _shortcut_of
 
 GROUP = "orders"
 
@@ -129,13 +128,11 @@ def test_statement_that_psycopg_has_forgotten_is_not_used_by_name(postgresql, ur
 @pytest.fixture
 def warm_engine(postgresql, shortened):
     """An engine with one connection, on which the fence's statements are prepared."""
-    _shortcut_of.cache_clear()
     engine = postgresql.new_engine(pool_size=1, max_overflow=0)
     for _ in range(7):
         postgresql.fence.commit(postgresql.fence.begin(engine, postgresql.new_id(), GROUP))
     assert shortened
-    yield engine
-    _shortcut_of.cache_clear()
+    return engine
 
 
 def test_row_that_goes_out_with_begin_is_like_any_other(postgresql, warm_engine, shortened):

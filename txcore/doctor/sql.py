@@ -179,8 +179,8 @@ def rights(subject: DatabaseSubject) -> Finding:
     mine, other = new_id(), new_id()
     steps: Steps = (
         ("reading the horizon", lambda border: dialect.horizon(border, locked=True)),
-        ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
-        ("a producer's look at its row", lambda border: dialect.verify(border, mine)),
+        ("a producer's insert", lambda border: dialect.insert(border.writer(), mine, GROUP)),
+        ("a producer's look at its row", lambda border: dialect.verify(border.writer(), mine)),
         ("a producer's withdrawal", lambda border: dialect.withdraw(border, mine)),
         ("a check's tombstone", lambda border: dialect.leave_tombstones(border, [other], GROUP)),
         ("a check's second look", lambda border: dialect.touch(border, [other])),
@@ -212,7 +212,7 @@ def message_table(subject: DatabaseSubject) -> Finding:
     row, slots = TableRow(mine, 0, 0, b""), Slots(dialect, GROUP, GROUP)
     rows = [row, TableRow(mine, 1, 0, b"", due_ms=1)]
     steps: Steps = (
-        ("a producer's insert", lambda border: dialect.insert(border, mine, GROUP)),
+        ("a producer's insert", lambda border: dialect.insert(border.writer(), mine, GROUP)),
         ("a producer's message", lambda border: enqueue(dialect, border, mine, GROUP, rows)),
         ("making a relay's slots", slots.create),
         ("a relay's turning of a delayed message", lambda border: later.turn(dialect, border, GROUP, 1)),

@@ -27,7 +27,7 @@ from txcore.message import Message, validate_message
 from txcore.producer.asynchronous import AsyncTransaction, AsyncTransactionProducer
 from txcore.producer.producer import Transaction, TransactionProducer
 from txcore.results import EndResult
-from txcore.sqlfence.transaction_state import open_savepoints, watch_savepoints
+from txcore.sqlfence.savepoints import open_savepoints, watch_savepoints
 
 _KEY: Final = "txcore"
 

@@ -56,7 +56,7 @@ class _Held:
             self.border.rollback()
         with suppress(Exception):
             if self.undo:
-                self.border.outside(self.undo)
+                self.border.writer().quick_change(self.undo, {})
         with suppress(Exception):
             self.connection.close()
 

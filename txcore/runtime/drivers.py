@@ -100,6 +100,14 @@ def run_blocking(flow: Flow[R], bridge: BlockingBridge) -> R:
 
 
 def _carry_out(command: Any, caller: _Caller) -> Any:
+    if isinstance(command, Call):
+        caller.leave()
+        value = command.function(*command.args)
+        if value is not None and inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError(f"{command.function!r} is asynchronous; use AsyncTransactionProducer")
+        return value
     backend = caller.bridge.backend
     if isinstance(command, HalfRecord):
         return caller.hand_over(backend.append_halves, command)
@@ -108,13 +116,6 @@ def _carry_out(command: Any, caller: _Caller) -> Any:
     if isinstance(command, Timed):
         return caller.hand_over(backend.append_halves, command.half, command)
     caller.leave()
-    if isinstance(command, Call):
-        value = command.function(*command.args)
-        if value is not None and inspect.isawaitable(value):
-            if inspect.iscoroutine(value):
-                value.close()
-            raise TypeError(f"{command.function!r} is asynchronous; use AsyncTransactionProducer")
-        return value
     if isinstance(command, Future):
         return command.result()
     if isinstance(command, Spawn):

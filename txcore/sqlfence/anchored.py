@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.dialects import GONE_TEXT, Dialect, RowRefused, Rows
 from txcore.sqlfence.failures import Failure, failure_of
+from txcore.sqlfence.savepoints import ANCHOR_PREFIX
 from txcore.sqlfence.schema import COMMITTED, TOMBSTONE, Tables
-from txcore.sqlfence.transaction_state import anchor_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from txcore.sqlfence.border import Border
+    from txcore.sqlfence.border import Border, Writer
 
 
 class AnchoredDialect(Dialect):
@@ -39,7 +39,7 @@ class AnchoredDialect(Dialect):
 
     def insert(
         self,
-        border: Border,
+        writer: Writer,
         transaction_id: bytes,
         group: str,
         identity: bytes = b"",
@@ -47,33 +47,32 @@ class AnchoredDialect(Dialect):
         digest: bytes = b"",
     ) -> None:
         """Insert, and set a savepoint as an anchor: some statements of MariaDB and MySQL commit implicitly."""
-        values = {"id": self.encode(transaction_id), "producer_group": group}
-        if identity:
-            values["identity"] = identity
-        if digest:
-            values["digest"] = digest
-        if border.quick_change(self._inserts[bool(identity), bool(digest)], values) != 1:
+        values = {"id": bytes(transaction_id), "producer_group": group, "identity": identity, "digest": digest}
+        if writer.quick_change(self._inserts[bool(identity), bool(digest)], values) != 1:
             raise RowRefused("it lies below the prune horizon")
-        self.set_anchor(border, transaction_id)
+        self.set_anchor(writer, anchor_of(transaction_id))
 
-    def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
-        """Release the anchor, which works only in the transaction that wrote the row, and set it again.
+    def verify(self, writer: Writer, transaction_id: bytes, digest: bytes = b"") -> None:
+        """Release the anchor, which works only in the transaction that wrote the row.
 
-        Releasing ends savepoints opened after it as well: they could not stay open over the COMMIT either.
+        It is set again, unless a digest makes this the last call. Releasing ends savepoints opened after it as well:
+        they could not stay open over the COMMIT either.
         """
+        anchor = anchor_of(transaction_id)
         try:
-            border.quick_change(f"RELEASE SAVEPOINT {anchor_name(transaction_id)}", {})
+            writer.quick_change(f"RELEASE {anchor}", {})
         except Exception as error:
             if self.is_anchor_gone(failure_of(error)):
                 raise FenceMisuseError(GONE_TEXT) from error
             raise
         if digest:
-            border.quick_change(self._complete, {"id": self.encode(transaction_id), "digest": digest})
-        self.set_anchor(border, transaction_id)
+            writer.quick_change(self._complete, {"id": bytes(transaction_id), "digest": digest})
+        else:
+            self.set_anchor(writer, anchor)
 
-    def set_anchor(self, border: Border, transaction_id: bytes) -> None:
+    def set_anchor(self, writer: Writer, anchor: str) -> None:
         """Set the savepoint in the open transaction."""
-        border.quick_change(f"SAVEPOINT {anchor_name(transaction_id)}", {})
+        writer.quick_change(anchor, {})
 
     @abstractmethod
     def is_anchor_gone(self, failure: Failure) -> bool:
@@ -89,3 +88,12 @@ class AnchoredDialect(Dialect):
         )
         border.change(sql, values | {"producer_group": group})
         return self.read(border, ids, self.lock_suffix)
+
+
+def anchor_of(transaction_id: bytes) -> str:
+    """Return the statement that sets the savepoint right after the row; `RELEASE` before it makes the one that ends it.
+
+    The savepoint is gone when its transaction has ended (also by a statement that commits unnoticed by the program)
+    and after a rollback to a savepoint set before it.
+    """
+    return f"SAVEPOINT {ANCHOR_PREFIX}{transaction_id.hex()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine
@@ -37,7 +38,8 @@ class AsyncSqlFence(FenceCore[AsyncEngine]):
         self, engine: AsyncEngine | None, transaction_id: bytes, group: str, digest: bytes = b""
     ) -> AsyncConnection:
         """See `SqlFence.begin`."""
-        return await self._runner_of(engine).begin_async(self._beginning(transaction_id, group, digest))
+        insert = partial(self._rows.insert, transaction_id=transaction_id, group=group, owned=True, digest=digest)
+        return await self._runner_of(engine).begin_async(insert)
 
     async def insert(
         self,
@@ -57,7 +59,8 @@ class AsyncSqlFence(FenceCore[AsyncEngine]):
 
     async def verify(self, connection: AsyncDatabaseConnection, transaction_id: bytes, digest: bytes = b"") -> None:
         """See `SqlFence.verify`."""
-        await on_border(connection, self._verifying(transaction_id, digest), self.engine)
+        verify = partial(self._rows.verify, transaction_id=transaction_id, digest=digest)
+        await on_border(connection, verify, self.engine)
 
     async def withdraw(self, connection: AsyncDatabaseConnection, transaction_id: bytes) -> None:
         """See `SqlFence.withdraw`."""

@@ -1,14 +1,18 @@
 """The border: the interface of the fence and the inbox to any kind of connection.
 
-Statements have `:name` parameters. A border reports the state of the transaction in library and driver, and ends it.
-It decides nothing and translates no errors.
+Statements have `:name` parameters. A border reports the state of the transaction in the library, and ends it; its
+writer runs the statements of a producer on the driver's connection, and reports the state there. Both decide nothing
+and translate no errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from txcore.sqlfence.identity import Database
 
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]
@@ -27,12 +31,41 @@ class Mark:
         transaction: The library's own object of the row's transaction; None where there is none.
         owned: True when the fence opened the connection and must close it.
         carrier: Returns the library's connection that wrote the row, while that connection lives.
+        database: The database that has the row.
     """
 
     transaction_id: bytes
     transaction: Any
     owned: bool
     carrier: Callable[[], Any]
+    database: Database
+
+
+class Writer(Protocol):
+    """The driver's own connection under a border. Statements bypass the library, whose hooks do not see them."""
+
+    @property
+    def family(self) -> str:
+        """The database's family: postgresql, mysql or sqlite."""
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """A dictionary that lives as long as this connection to the server; its keys are names of tables."""
+
+    def quick_rows(self, sql: str, values: Values) -> list[Row]:
+        """Run *sql*, which has rows, and return them. On PostgreSQL values and columns are text."""
+
+    def quick_change(self, sql: str, values: Values) -> int:
+        """Run *sql* and return how many rows it inserted, matched or deleted."""
+
+    def open_at_driver(self) -> bool | None:
+        """Return whether the driver reports an open transaction; None when it does not know."""
+
+    def is_surely_open(self) -> bool:
+        """Return whether the driver is certain, from the answer to the last statement, that a transaction is open."""
+
+    def is_autocommit(self) -> bool | None:
+        """Return whether the driver is in autocommit mode; None when it does not know."""
 
 
 class Border(Protocol):
@@ -41,10 +74,6 @@ class Border(Protocol):
     @property
     def family(self) -> str:
         """The database's family: postgresql, mysql or sqlite."""
-
-    @property
-    def memory(self) -> dict[Any, Any]:
-        """A dictionary that lives as long as this connection to the server."""
 
     @property
     def home(self) -> Any:
@@ -59,23 +88,8 @@ class Border(Protocol):
     def begin(self) -> None:
         """Let the library begin its transaction if it has not, so that it knows of statements that bypass it."""
 
-    def quick_rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql*, which has rows, like `rows`, but bypass the library, whose hooks do not see it.
-
-        On PostgreSQL values and columns are text.
-        """
-
-    def quick_change(self, sql: str, values: Values) -> int:
-        """Run *sql* like `change`, but bypass the library."""
-
-    def outside(self, sql: str) -> list[Row]:
-        """Run *sql* outside the library's transaction, so that it does not begin one (SQLite's PRAGMA)."""
-
-    def open_at_driver(self) -> bool | None:
-        """Return whether the driver reports an open transaction; None when it does not know."""
-
-    def is_surely_open(self) -> bool:
-        """Return whether the driver is certain, from the answer to the last statement, that a transaction is open."""
+    def writer(self) -> Writer:
+        """Return the writer on the driver's connection that the library uses now; ask again in each call."""
 
     def commits_each_statement(self) -> bool:
         """Return whether a statement run now would be committed by itself."""
@@ -95,8 +109,8 @@ class Border(Protocol):
     def close(self) -> None:
         """Return the connection to its pool."""
 
-    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
-        """Remember that the open transaction carries the row of *transaction_id*."""
+    def mark(self, transaction_id: bytes, database: Database, *, owned: bool) -> None:
+        """Remember that the open transaction carries the row of *transaction_id*, which *database* has."""
 
     def marked(self) -> Mark | None:
         """Return the mark, if there is one for this connection."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sqlite3
 import weakref
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, text
@@ -18,25 +17,22 @@ from sqlalchemy.orm import Session, scoped_session
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
-from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row, Values
+from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row, Values, Writer
 from txcore.sqlfence.plain import SqliteBorder
-from txcore.sqlfence.transaction_state import (
-    autocommit_at_driver,
-    is_psycopg,
-    open_at_driver,
-    open_savepoints,
-    surely_open_at_driver,
-)
+from txcore.sqlfence.savepoints import open_savepoints
+from txcore.sqlfence.writers import DriverWriter, is_psycopg, writer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from txcore.connections import AsyncDatabaseConnection
+    from txcore.sqlfence.identity import Database
 
 T = TypeVar("T")
 
 _FAMILIES: Final = {"postgresql": POSTGRESQL, "mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
 _MARK: Final = "_txcore_fence_mark"
+_WRITER: Final = "txcore_writer"
 _ASYNC_KINDS: Final = (AsyncConnection, AsyncSession, async_scoped_session)
 
 
@@ -47,26 +43,17 @@ class _Ended:
 
 
 class SqlAlchemyBorder:
-    """The border over a Connection, or over a Session and the Connection that it works on.
+    """The border over a Connection; that over a Session extends it."""
 
-    A Session's Connection is asked for only when it is needed: a Session whose flush has failed returns none
-    any more, but can still be rolled back.
-    """
-
-    def __init__(self, holder: Connection | Session, engine: Engine | AsyncEngine | None) -> None:
-        self._holder = holder
+    def __init__(self, connection: Connection, engine: Engine | AsyncEngine | None) -> None:
+        self._holder: Connection | Session = connection
+        self._used: Connection | None = connection
         self._engine = engine
-        self._used: Connection | None = holder if isinstance(holder, Connection) else None
 
     @property
     def family(self) -> str:
         """The family of the dialect."""
         return family_of(self._connection().dialect.name)
-
-    @property
-    def memory(self) -> dict[Any, Any]:
-        """The `info` of the driver's connection, which a reconnection empties."""
-        return self._connection().info
 
     @property
     def home(self) -> Any:
@@ -84,59 +71,37 @@ class SqlAlchemyBorder:
 
     def begin(self) -> None:
         """Begin like SQLAlchemy's first statement."""
-        connection = self._connection()
+        connection = self._used or self._connection()
         if not connection.in_transaction():
             connection.begin()
 
-    def quick_rows(self, sql: str, values: Values) -> list[Row]:
-        """Run *sql* on the driver's cursor, or without one; SQLAlchemy's own execution costs several times as much."""
-        driver = self._driver()
-        kind: Any = type(driver)
-        shortcut = _shortcut_of(kind)
-        rows = shortcut and shortcut(driver, sql, values)
-        if rows is not None:
-            return rows
-        with closing(self._executed(sql, values)) as cursor:
-            return list(cursor.fetchall())
-
-    def quick_change(self, sql: str, values: Values) -> int:
-        """Run *sql* on the driver's cursor and return the number of rows."""
-        cursor = self._executed(sql, values)
-        try:
-            return int(cursor.rowcount)
-        finally:
-            cursor.close()
-
-    def outside(self, sql: str) -> list[Row]:
-        """Run *sql* on a cursor of the driver, so that SQLAlchemy begins nothing."""
-        with closing(self._executed(sql, {})) as cursor:
-            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
-
-    def open_at_driver(self) -> bool | None:
-        """Return the state of the driver's connection."""
-        return open_at_driver(self._driver())
-
-    def is_surely_open(self) -> bool:
-        """Return whether the driver is certain."""
-        return surely_open_at_driver(self._driver())
+    def writer(self) -> Writer:
+        """Return the writer in the `info` of the driver's connection, which a reconnection empties."""
+        connection = self._used or self._connection()
+        pooled = connection.connection
+        writer: DriverWriter | None = pooled.info.get(_WRITER)
+        if writer is None or writer.dbapi is not pooled.dbapi_connection:
+            writer = pooled.info[_WRITER] = writer_of(connection, self.family)
+        return writer
 
     def commits_each_statement(self) -> bool:
         """Return whether autocommit is on and no transaction was opened by hand."""
-        autocommit = autocommit_at_driver(self._driver())
+        writer = self.writer()
+        autocommit = writer.is_autocommit()
         if autocommit is None:
             autocommit = self._connection().get_execution_options().get("isolation_level") == "AUTOCOMMIT"
-        if not autocommit or self.open_at_driver():
+        if not autocommit or writer.open_at_driver():
             return False
         # SQLAlchemy's recipe for SQLite turns the driver's transactions off and begins them by an event.
         self.rows("SELECT 1", {})
-        return not self.open_at_driver()
+        return not writer.open_at_driver()
 
     def has_known_savepoint(self) -> bool:
         """Return whether begin_nested() or an observed statement has left a savepoint open."""
-        connection = self._connection()
+        connection = self._used or self._connection()
         return (
             self._holder.in_nested_transaction()
-            or connection.in_nested_transaction()
+            or (connection is not self._holder and connection.in_nested_transaction())
             or bool(open_savepoints(connection))
         )
 
@@ -157,10 +122,12 @@ class SqlAlchemyBorder:
     def rollback(self) -> None:
         """Roll back to the root; a transaction begun by hand under autocommit is rolled back by hand."""
         self._holder.rollback()
-        # The property would reconnect an invalidated Connection, which has nothing to roll back.
+        # The writer would reconnect an invalidated Connection, which has nothing to roll back.
         holder = self._holder
-        if isinstance(holder, Connection) and not (holder.closed or holder.invalidated) and self.open_at_driver():
-            self.outside("ROLLBACK")
+        if isinstance(holder, Connection) and not (holder.closed or holder.invalidated):
+            writer = self.writer()
+            if writer.open_at_driver():
+                writer.quick_change("ROLLBACK", {})
 
     def close(self) -> None:
         """Return the connection to its pool."""
@@ -169,14 +136,15 @@ class SqlAlchemyBorder:
         if mark is not None:
             mark.transaction = _Ended
 
-    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
+    def mark(self, transaction_id: bytes, database: Database, *, owned: bool) -> None:
         """Keep the mark on the object itself: `info` belongs to the pooled connection, which may change under it."""
-        carrier = weakref.ref(self._connection())
-        setattr(self._holder, _MARK, Mark(transaction_id, self._holder.get_transaction(), owned, carrier))
+        carrier = weakref.ref(self._used or self._connection())
+        setattr(self._holder, _MARK, Mark(transaction_id, self._holder.get_transaction(), owned, carrier, database))
 
     def marked(self) -> Mark | None:
         """Return the mark."""
-        return cast("Mark | None", getattr(self._holder, _MARK, None))
+        mark: Mark | None = getattr(self._holder, _MARK, None)
+        return mark
 
     def idle(self) -> SqlAlchemyBorder | None:
         """Return the border over the marked Connection, unless it was returned to its pool or is in use."""
@@ -185,7 +153,25 @@ class SqlAlchemyBorder:
         if carrier is None or carrier.closed or carrier.invalidated or carrier.in_transaction():
             return None
         border = SqlAlchemyBorder(carrier, self._engine)
-        return border if border.open_at_driver() is False else None
+        return border if border.writer().open_at_driver() is False else None
+
+    def _connection(self) -> Connection:
+        """Return the Connection in use; methods of a producer's path look at `_used` first, which costs no call."""
+        assert self._used is not None
+        return self._used
+
+
+class SessionBorder(SqlAlchemyBorder):
+    """The border over a Session and the Connection that it works on.
+
+    The Connection is asked for only when it is needed: a Session whose flush has failed returns none any more, but can
+    still be rolled back.
+    """
+
+    def __init__(self, session: Session, engine: Engine | AsyncEngine | None) -> None:
+        self._holder = session
+        self._used = None
+        self._engine = engine
 
     def _connection(self) -> Connection:
         if self._used is not None:
@@ -197,41 +183,6 @@ class SqlAlchemyBorder:
             engine = self._engine.sync_engine if isinstance(self._engine, AsyncEngine) else self._engine
             self._used = session.connection(bind_arguments={"bind": engine})
         return self._used
-
-    def _executed(self, sql: str, values: Values) -> Any:
-        """Return the driver's cursor on which *sql* has run."""
-        connection = self._connection()
-        cursor = connection.connection.cursor()
-        try:
-            if values:
-                statement, places = _rendered(sql, connection.dialect)
-                cursor.execute(statement, [values[place] for place in places] if places else values)
-            else:
-                cursor.execute(sql)
-        except BaseException:
-            cursor.close()
-            raise
-        return cursor
-
-    def _driver(self) -> Any:
-        return self._connection().connection.driver_connection
-
-
-@functools.lru_cache(maxsize=64)
-def _rendered(sql: str, dialect: Any) -> tuple[str, tuple[str, ...]]:
-    """Return *sql* in the driver's style, and the parameters' names in their order where the style has no names."""
-    compiled = text(sql).compile(dialect=dialect)
-    return str(compiled), tuple(compiled.positiontup or ())
-
-
-@functools.lru_cache(maxsize=64)
-def _shortcut_of(kind: type[Any]) -> Callable[[Any, str, Values], list[Row] | None] | None:
-    """Return the function, if any, that runs a statement without a cursor on a driver's connection of this class."""
-    if not is_psycopg(kind):
-        return None
-    from txcore.sqlfence.psycopg3 import prepared_rows  # noqa: PLC0415 - needs psycopg
-
-    return prepared_rows
 
 
 def family_of(dialect_name: str) -> str:
@@ -263,9 +214,11 @@ def border_of(connection: Any, engine: Any = None) -> Border:
 def _maker_of(kind: type[Any]) -> Callable[[Any, Any], Border]:
     """Return the function that makes the border of a connection of this class and its engine; one lookup per class."""
     if issubclass(kind, scoped_session):
-        return lambda connection, engine: SqlAlchemyBorder(connection(), engine)
-    if issubclass(kind, Connection | Session):
+        return lambda connection, engine: SessionBorder(connection(), engine)
+    if issubclass(kind, Connection):
         return SqlAlchemyBorder
+    if issubclass(kind, Session):
+        return SessionBorder
     if issubclass(kind, sqlite3.Connection):
         return lambda connection, _: SqliteBorder(connection)
     if is_psycopg(kind):
@@ -328,6 +281,12 @@ def is_open(connection: Any) -> bool:
     """Return whether the transaction that carries the row is open, without waiting, for every kind."""
     inner = inner_of(connection)
     return inner is not None and border_of(inner).is_open()
+
+
+def mark_of(connection: Any) -> Mark | None:
+    """Return the mark on a SQLAlchemy Connection or Session, without waiting, for every kind."""
+    mark: Mark | None = getattr(connection, _MARK, None)
+    return mark or getattr(inner_of(connection), _MARK, None)
 
 
 def inner_of(connection: Any) -> Any:

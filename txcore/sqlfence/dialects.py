@@ -28,7 +28,7 @@ from txcore.sqlfence.schema import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from txcore.sqlfence.border import Border
+    from txcore.sqlfence.border import Border, Writer
 
 UPGRADE_WAIT_S: Final = 3
 """Longest wait, in seconds, of an upgrade for open transactions; producers and checks after it wait as long."""
@@ -108,10 +108,11 @@ class Dialect(ABC):
         """Return a digest in the driver's form, for `digest_place`."""
         return digest
 
-    def begin(self, border: Border) -> None:  # noqa: B027 - most drivers begin by themselves
-        """Open a transaction on a connection that the fence has opened for a producer, if the driver does not."""
+    def begin(self, border: Border, writer: Writer) -> None:  # noqa: ARG002 - most drivers begin by themselves
+        """Open a producer's transaction if there is none; the library begins its own, even if the driver does not."""
+        border.begin()
 
-    def require_durable(self, border: Border) -> None:  # noqa: B027 - an insert may set it
+    def require_durable(self, writer: Writer) -> None:  # noqa: B027 - an insert may set it
         """Refuse settings under which a crash may undo a commit, and that SQL cannot change here.
 
         Raises:
@@ -121,7 +122,7 @@ class Dialect(ABC):
     @abstractmethod
     def insert(
         self,
-        border: Border,
+        writer: Writer,
         transaction_id: bytes,
         group: str,
         identity: bytes = b"",
@@ -140,8 +141,10 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
+    def verify(self, writer: Writer, transaction_id: bytes, digest: bytes = b"") -> None:
         """Check that the row belongs to this still open top-level transaction, and write a *digest* into it.
+
+        Only a call without a digest may be repeated.
 
         Raises:
             FenceMisuseError: it does not.
@@ -185,7 +188,7 @@ class Dialect(ABC):
                 border.rollback()
             with suppress(Exception):
                 if undo:
-                    border.outside(undo)
+                    border.writer().quick_change(undo, {})
 
     # Common statements ---------------------------------------------------------------------------------------------
 

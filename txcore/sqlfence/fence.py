@@ -5,6 +5,7 @@ It holds no logic: `fence_core` and `fence_table` have it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sqlalchemy import Connection, Engine
@@ -71,7 +72,8 @@ class SqlFence(FenceCore[Engine]):
             NotSentError: the database failed; rolled back and closed.
             FenceMisuseError: the engine is in autocommit mode or its database does not keep commits.
         """
-        return self._runner_of(engine).begin(self._beginning(transaction_id, group, digest))
+        insert = partial(self._rows.insert, transaction_id=transaction_id, group=group, owned=True, digest=digest)
+        return self._runner_of(engine).begin(insert)
 
     def insert(
         self,
@@ -107,13 +109,13 @@ class SqlFence(FenceCore[Engine]):
     def verify(self, connection: DatabaseConnection, transaction_id: bytes, digest: bytes = b"") -> None:
         """Check, just before the half append, that the row belongs to this still open top-level transaction.
 
-        A *digest* is written into the row.
+        A *digest* is written into the row. Only a call without one may be repeated.
 
         Raises:
             FenceMisuseError: it does not; the transaction was rolled back.
             NotSentError: the database failed; the transaction was rolled back.
         """
-        self._verifying(transaction_id, digest)(border_of(connection, self.engine))
+        self._rows.verify(border_of(connection, self.engine), transaction_id, digest)
 
     def withdraw(self, connection: DatabaseConnection, transaction_id: bytes) -> None:
         """Delete the row in the open transaction that inserted it, because its block published nothing."""

@@ -17,7 +17,7 @@ from txcore.ids import id_text
 from txcore.sqlfence import identity, later
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Check, Readings, no_answers, reading_of, reading_of_state
-from txcore.sqlfence.connections import border_of, inner_of, is_open, on_idle
+from txcore.sqlfence.connections import border_of, inner_of, is_open, mark_of, on_idle
 from txcore.sqlfence.dialects import ROWS_MAX
 from txcore.sqlfence.fence_row import check_arguments
 from txcore.sqlfence.fence_table import EngineT, FenceTable
@@ -41,6 +41,9 @@ class FenceCore(FenceTable[EngineT]):
 
         Never waits: it was read once for each connection to the server, and the insert has compared it.
         """
+        mark = mark_of(connection)
+        if mark is not None:
+            return mark.database.current
         found = identity.recall(self._dialect, border_of(inner_of(connection), self.engine))
         return b"" if found is None else found.current
 
@@ -69,15 +72,9 @@ class FenceCore(FenceTable[EngineT]):
         self._watch(engine)
         return Runner(engine, self._dialect, self._secret)
 
-    def _beginning(self, transaction_id: bytes, group: str, digest: bytes) -> Action:
-        check_arguments([transaction_id], group)
-        return partial(self._rows.insert, transaction_id=transaction_id, group=group, owned=True, digest=digest)
-
     def _inserting(
         self, transaction_id: bytes, group: str, rows: Sequence[TableRow], expected: bytes, digest: bytes
     ) -> Action:
-        check_arguments([transaction_id], group)
-
         def action(border: Border) -> None:
             try:
                 self._rows.insert(border, transaction_id, group, rows, owned=False, expected=expected, digest=digest)
@@ -86,10 +83,6 @@ class FenceCore(FenceTable[EngineT]):
                 raise
 
         return action
-
-    def _verifying(self, transaction_id: bytes, digest: bytes) -> Action:
-        check_arguments([transaction_id], "")
-        return partial(self._rows.verify, transaction_id=transaction_id, digest=digest)
 
     def _withdrawing(self, transaction_id: bytes) -> Action:
         return lambda border: self._rows.change(border, transaction_id, self._dialect.withdraw)

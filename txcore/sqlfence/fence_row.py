@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from txcore.errors import CommitUnknownError, FencedError, FenceMisuseError, NotSentError, TxcoreError, UsageError
 from txcore.ids import ID_BYTES, id_text, known_id
 from txcore.sqlfence import identity, messages
-from txcore.sqlfence.border import SQLITE, Border
+from txcore.sqlfence.border import SQLITE, Border, Writer
 from txcore.sqlfence.dialects import SAVEPOINT_TEXT, Dialect, RowRefused
 from txcore.sqlfence.failures import Cause, failure_of
 from txcore.sqlfence.schema import GROUP_LENGTH_MAX
@@ -56,45 +56,48 @@ class RowKeeper:
         because the caller opened the connection, is certainly in the open transaction: the server's answer has said
         so, or the server is asked.
         """
+        check_id(transaction_id)
+        check_group(group)
         try:
-            self._require_same_family(border)
-            _require_top_level(border)
-            self._dialect.begin(border)
-            border.begin()
+            writer = self._writer(border)
+            self._dialect.begin(border, writer)
             if not self._dialect.sets_durability:
-                self._require_durable(border)
-            self._write(border, transaction_id, group, rows, expected, digest)
-            if not owned and not border.is_surely_open():
-                self._dialect.verify(border, transaction_id)
-            border.mark(transaction_id, owned=owned)
+                self._require_durable(border, writer)
+            database = self._write(border, writer, transaction_id, group, rows, expected, digest)
+            if not owned and not writer.is_surely_open():
+                self._dialect.verify(writer, transaction_id)
+            border.mark(transaction_id, database, owned=owned)
         except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
             self._undo(border, transaction_id, "written", error)
 
     def _write(
         self,
         border: Border,
+        writer: Writer,
         transaction_id: bytes,
         group: str,
         rows: Sequence[TableRow],
         expected: bytes,
         digest: bytes,
-    ) -> None:
-        """Insert if the database is still the one that this connection has read; else read it again."""
-        database = identity.look(self._dialect, border)
+    ) -> Database:
+        """Insert if the database is still the one that this connection has read; else read it again; return it."""
+        database = identity.look(self._dialect, border, writer)
         try:
-            self._insert(border, transaction_id, group, rows, database, digest)
+            self._insert(border, writer, transaction_id, group, rows, database, digest)
         except RowRefused:
             seen, database = database, identity.look_anew(self._dialect, border)
             if seen.is_at(database.stored, database.oids):
                 raise
-            self._insert(border, transaction_id, group, rows, database, digest)
-        if not database.decides(expected):
+            self._insert(border, writer, transaction_id, group, rows, database, digest)
+        if expected and not database.decides(expected):
             database = identity.look_anew(self._dialect, border)
             identity.require(database, expected)
+        return database
 
     def _insert(
         self,
         border: Border,
+        writer: Writer,
         transaction_id: bytes,
         group: str,
         rows: Sequence[TableRow],
@@ -103,17 +106,17 @@ class RowKeeper:
     ) -> None:
         digest = digest if database.has_digest else b""
         if rows:
-            messages.insert(self._dialect, border, transaction_id, group, rows, database, digest)
+            messages.insert(self._dialect, border, writer, transaction_id, group, rows, database, digest)
         else:
-            self._dialect.insert(border, transaction_id, group, database.stored, database.oids, digest)
+            self._dialect.insert(writer, transaction_id, group, database.stored, database.oids, digest)
 
     def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
         """Raise unless the row belongs to this open top-level transaction. See `SqlFence.verify`."""
+        check_id(transaction_id)
         try:
-            self._require_same_family(border)
-            _require_top_level(border)
+            writer = self._writer(border)
             border.begin()
-            self._dialect.verify(border, transaction_id, self._taken(border, digest))
+            self._dialect.verify(writer, transaction_id, self._taken(border, digest))
         except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
             self._undo(border, transaction_id, "verified", error)
 
@@ -129,7 +132,10 @@ class RowKeeper:
 
     def _taken(self, border: Border, digest: bytes) -> bytes:
         """Return *digest* if the table that has the row takes one; the insert has read which database that is."""
-        database = identity.recall(self._dialect, border) if digest else None
+        if not digest:
+            return b""
+        mark = border.marked()
+        database = identity.recall(self._dialect, border) if mark is None else mark.database
         return digest if database is not None and database.has_digest else b""
 
     def change(self, border: Border, transaction_id: bytes, action: Callable[[Border, bytes], None]) -> None:
@@ -152,20 +158,19 @@ class RowKeeper:
         mark = border.marked()
         if mark is None or not mark.owned:
             raise FenceMisuseError("the fence commits only connections that it opened; commit this one yourself")
-        name, identity = id_text(mark.transaction_id), mark.transaction_id
         try:
             border.commit()
         except Exception as error:
-            failure = failure_of(error, self._secret)
+            name, failure = known_id(mark.transaction_id), failure_of(error, self._secret)
             if failure.is_undone or _is_still_open(border):
                 raise NotSentError(
                     f"the database rolled transaction {name} back at its COMMIT, {failure}; nothing was sent and "
                     "nothing will be sent: try again with a new transaction",
-                    transaction_id=known_id(identity),
+                    transaction_id=name,
                 ) from error
             raise CommitUnknownError(
                 f"COMMIT of transaction {name} failed and may have applied, {failure}; the check decides",
-                transaction_id=known_id(identity),
+                transaction_id=name,
             ) from error
         finally:
             border.close()
@@ -202,19 +207,27 @@ class RowKeeper:
             transaction_id=known_id(transaction_id),
         ) from error
 
-    def _require_durable(self, border: Border) -> None:
-        if border.family == SQLITE:  # the setting belongs to each connection
-            self._dialect.require_durable(border)
-        elif border.home not in self._durable:  # the setting belongs to the server and is read once
-            self._dialect.require_durable(border)
-            self._durable.add(border.home)
-
-    def _require_same_family(self, border: Border) -> None:
-        if border.family != self._dialect.family:
+    def _writer(self, border: Border) -> Writer:
+        """Return the writer on a connection whose open top-level transaction may carry the row."""
+        writer = border.writer()
+        if writer.family != self._dialect.family:
             raise FenceMisuseError(
-                f"the connection is of {border.family}, the fence's table of {self._dialect.family}: the row must be "
+                f"the connection is of {writer.family}, the fence's table of {self._dialect.family}: the row must be "
                 "in the database that the local transaction changes"
             )
+        # A mode that the driver itself calls off commits nothing.
+        if writer.is_autocommit() is not False and border.commits_each_statement():
+            raise FenceMisuseError(_AUTOCOMMIT_TEXT)
+        if border.has_known_savepoint():
+            raise FenceMisuseError(SAVEPOINT_TEXT)
+        return writer
+
+    def _require_durable(self, border: Border, writer: Writer) -> None:
+        if writer.family == SQLITE:  # the setting belongs to each connection
+            self._dialect.require_durable(writer)
+        elif border.home not in self._durable:  # the setting belongs to the server and is read once
+            self._dialect.require_durable(writer)
+            self._durable.add(border.home)
 
 
 def _is_still_open(border: Border) -> bool:
@@ -225,17 +238,11 @@ def _is_still_open(border: Border) -> bool:
     if border.family != SQLITE:
         return False
     with suppress(Exception):
-        if border.open_at_driver():
-            border.outside("ROLLBACK")
+        writer = border.writer()
+        if writer.open_at_driver():
+            writer.quick_change("ROLLBACK", {})
             return True
     return False
-
-
-def _require_top_level(border: Border) -> None:
-    if border.commits_each_statement():
-        raise FenceMisuseError(_AUTOCOMMIT_TEXT)
-    if border.has_known_savepoint():
-        raise FenceMisuseError(SAVEPOINT_TEXT)
 
 
 def check_arguments(transaction_ids: Sequence[bytes], group: str) -> None:
@@ -245,7 +252,25 @@ def check_arguments(transaction_ids: Sequence[bytes], group: str) -> None:
         UsageError: there is one.
     """
     for transaction_id in transaction_ids:
-        if not isinstance(transaction_id, bytes) or len(transaction_id) != ID_BYTES:
-            raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {transaction_id!r}")
+        check_id(transaction_id)
+    check_group(group)
+
+
+def check_id(transaction_id: bytes) -> None:
+    """Refuse an id of another length.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if not isinstance(transaction_id, bytes) or len(transaction_id) != ID_BYTES:
+        raise UsageError(f"a transaction id has {ID_BYTES} bytes, not {transaction_id!r}")
+
+
+def check_group(group: str) -> None:
+    """Refuse a group name that no column holds.
+
+    Raises:
+        UsageError: it is one.
+    """
     if len(group) > GROUP_LENGTH_MAX:
         raise UsageError(f"a producer group has at most {GROUP_LENGTH_MAX} characters, not {len(group)}")

@@ -23,8 +23,8 @@ from txcore.sqlfence.fence_row import RowKeeper, check_arguments
 from txcore.sqlfence.identity import Adoption, Database
 from txcore.sqlfence.prune import IsClosed, PruneResult, prune_steps, via_table
 from txcore.sqlfence.runners import Runner, require_engine
+from txcore.sqlfence.savepoints import watch_savepoints
 from txcore.sqlfence.schema import IDENTITY_BYTES, tables_named
-from txcore.sqlfence.transaction_state import watch_savepoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,7 +17,7 @@ Source: PostgreSQL manual, "Control Data Functions" (`pg_control_system`).
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,7 +27,7 @@ from txcore.sqlfence.border import SQLITE
 from txcore.sqlfence.schema import IDENTITY_BYTES, Meta
 
 if TYPE_CHECKING:
-    from txcore.sqlfence.border import Border
+    from txcore.sqlfence.border import Border, Writer
     from txcore.sqlfence.dialects import Dialect
 
 
@@ -84,9 +84,9 @@ def database_of(meta: Meta, server: str) -> Database:
     return Database(meta.identity, current, server, adopted, meta.oids, meta.has_digest)
 
 
-def look(dialect: Dialect, border: Border) -> Database:
+def look(dialect: Dialect, border: Border, writer: Writer) -> Database:
     """Return the database of *border*; with an identity, it is read once for each connection to the server."""
-    found = border.memory.get(_key(dialect))
+    found = writer.memory.get(dialect.tables.meta)
     return look_anew(dialect, border) if found is None else found
 
 
@@ -96,20 +96,22 @@ def look_anew(dialect: Dialect, border: Border, meta: Meta | None = None) -> Dat
     Tables without an identity are not cached: the next transaction finds the identity that an upgrade has added.
     """
     meta = meta or dialect.meta(border)
+    memory = border.writer().memory
     if not meta.identity:
-        border.memory.pop(_key(dialect), None)
+        memory.pop(dialect.tables.meta, None)
         return database_of(meta, "")
-    known: Database | None = border.memory.get(_key(dialect))
+    known: Database | None = memory.get(dialect.tables.meta)
     is_known = known is not None and known.is_at(meta.identity, meta.oids)
     server = known.server if known is not None and is_known else dialect.server(border, meta.oids)
-    found = border.memory[_key(dialect)] = database_of(meta, server)
+    found = memory[dialect.tables.meta] = database_of(meta, server)
     return found
 
 
 def recall(dialect: Dialect, border: Border) -> Database | None:
     """Return the database that was last read through *border*, unless it has no identity; queries only a file."""
-    found: Database | None = border.memory.get(_key(dialect))
-    return look(dialect, border) if found is None and border.family == SQLITE else found
+    writer = border.writer()
+    found: Database | None = writer.memory.get(dialect.tables.meta)
+    return look(dialect, border, writer) if found is None and writer.family == SQLITE else found
 
 
 def wrong_database_text(database: Database, identity: bytes) -> str:
@@ -160,7 +162,3 @@ def require(database: Database, identity: bytes) -> None:
     """
     if not database.decides(identity):
         raise WrongDatabaseError(wrong_database_text(database, identity))
-
-
-def _key(dialect: Dialect) -> Any:
-    return ("txcore_database", dialect.tables.meta)

@@ -57,11 +57,12 @@ _encode: Final = msgspec.json.Encoder().encode
 def is_there(dialect: Dialect, border: Border) -> bool:
     """Return whether the table exists: not in tables that an older txcore has made. Asked until it does."""
     table = dialect.tables.later
-    if border.memory.get(("txcore_later", table)):
+    memory = border.writer().memory
+    if memory.get(table):
         return True
     schema, _, name = table.rpartition(".")
     found = bool(border.rows(_IS_THERE[dialect.family].format(table=table, schema=schema, name=name), {}))
-    border.memory[("txcore_later", table)] = found
+    memory[table] = found
     return found
 
 
@@ -143,8 +144,7 @@ def cancel(dialect: Dialect, border: Border, transaction_id: bytes, group: str, 
         )
     if border.commits_each_statement():
         raise FenceMisuseError("the connection is in autocommit mode: begin the transaction that cancels first")
-    dialect.begin(border)
-    border.begin()
+    dialect.begin(border, border.writer())
     values = {"id": dialect.encode(transaction_id), "producer_group": group}
     of_transaction = f"transaction_id = {dialect.place('id')} AND producer_group = :producer_group"
     rows = _locked(dialect, border, of_transaction, values) if is_there(dialect, border) else {}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from txcore.message_table import TableRow
+    from txcore.sqlfence.border import Writer
     from txcore.sqlfence.identity import Database
 
 ROWS_MAX: Final = 100
@@ -38,6 +39,7 @@ _encode: Final = msgspec.json.Encoder().encode
 def insert(
     dialect: Dialect,
     border: Border,
+    writer: Writer,
     transaction_id: bytes,
     group: str,
     rows: Sequence[TableRow],
@@ -51,9 +53,9 @@ def insert(
     bound = database.stored, database.oids, digest
     if isinstance(dialect, PostgreSQL):
         put, ring = _put_text(dialect.tables, "fence"), _ring(dialect.tables, group)
-        dialect.insert_via_table(border, transaction_id, put, ring, _text_values(group, rows), *bound)
+        dialect.insert_via_table(writer, transaction_id, put, ring, _text_values(group, rows), *bound)
     else:
-        dialect.insert(border, transaction_id, group, *bound)
+        dialect.insert(writer, transaction_id, group, *bound)
         enqueue(dialect, border, transaction_id, group, rows)
 
 
@@ -87,7 +89,7 @@ def enqueue(
             f"WITH moved AS ({update} RETURNING 1), put AS ({_put_text(tables, 'moved')}) "  # noqa: S608
             f"SELECT CAST((SELECT count(*) FROM moved) AS text), {_ring(tables, group)}"
         )
-        moved = int(border.quick_rows(sql, changed | _text_values(group, rows))[0][0])
+        moved = int(border.writer().quick_rows(sql, changed | _text_values(group, rows))[0][0])
         inserts = []
     else:
         moved = border.change(update, changed)

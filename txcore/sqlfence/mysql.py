@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import FenceMisuseError
 from txcore.sqlfence.anchored import AnchoredDialect
-from txcore.sqlfence.border import MYSQL, Border
+from txcore.sqlfence.border import MYSQL, Border, Writer
 from txcore.sqlfence.dialects import UPGRADE_WAIT_S, Rows, states_of
 from txcore.sqlfence.failures import Cause, Failure, unless
 
@@ -60,9 +60,9 @@ class MySQL(AnchoredDialect):
             sql = f"ALTER TABLE {table} {', '.join(missing)}"
             unless(Cause.COLUMN_THERE, partial(border.change, sql, {}))
 
-    def require_durable(self, border: Border) -> None:
+    def require_durable(self, writer: Writer) -> None:
         """Refuse a server that does not flush at commit: no client can change that for one transaction."""
-        flushed = border.rows("SELECT @@innodb_flush_log_at_trx_commit", {})[0][0]
+        flushed = writer.quick_rows("SELECT @@innodb_flush_log_at_trx_commit", {})[0][0]
         if int(flushed) != 1:
             raise FenceMisuseError(
                 f"innodb_flush_log_at_trx_commit is {flushed}: a crash would undo commits that were already "
@@ -107,7 +107,8 @@ class MySQL(AnchoredDialect):
             if border.commits_each_statement():  # an engine in autocommit mode
                 border.change("START TRANSACTION", {})
         except BaseException:
-            border.outside(undo)  # the connection may belong to a pool, and its next holder would not wait
+            # The connection may belong to a pool, and its next holder would not wait.
+            border.writer().quick_change(undo, {})
             raise
         return undo
 

@@ -1,13 +1,19 @@
-"""Borders over drivers' own connections, and the one over sqlite3's; `psycopg3` has the one over psycopg's."""
+"""Borders over drivers' own connections, and the one over sqlite3's; `psycopg3` has the one over psycopg's.
+
+Each is its own writer.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txcore.sqlfence.border import SQLITE, Mark, Row, Values
-from txcore.sqlfence.transaction_state import autocommit_at_driver
+from txcore.sqlfence.writers import sqlite_autocommit
+
+if TYPE_CHECKING:
+    from txcore.sqlfence.identity import Database
 
 
 class PlainBorder:
@@ -36,7 +42,7 @@ class PlainBorder:
         """Close."""
         self._connection.close()
 
-    def mark(self, transaction_id: bytes, *, owned: bool) -> None:
+    def mark(self, transaction_id: bytes, database: Database, *, owned: bool) -> None:
         """Store nothing: the connection has no place for a mark."""
 
     def marked(self) -> Mark | None:
@@ -55,12 +61,11 @@ class SqliteBorder(PlainBorder):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
-        self._memory: dict[Any, Any] = {}
+        self.memory: dict[str, Any] = {}  # of this border: a sqlite3.Connection has none, and a query is cheap
 
-    @property
-    def memory(self) -> dict[Any, Any]:
-        """A dictionary of this border's own: a sqlite3.Connection has none, and another query of the file is cheap."""
-        return self._memory
+    def writer(self) -> SqliteBorder:
+        """Return this border."""
+        return self
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run *sql* and return its rows as tuples, with any row factory of the connection."""
@@ -75,19 +80,19 @@ class SqliteBorder(PlainBorder):
     quick_rows = rows
     quick_change = change
 
-    def outside(self, sql: str) -> list[Row]:
-        """Run *sql*; the driver begins transactions only for statements that write rows."""
-        return self.rows(sql, {})
-
     def open_at_driver(self) -> bool:
         """Return SQLite's own state."""
         return self._connection.in_transaction
 
     is_surely_open = open_at_driver
 
+    def is_autocommit(self) -> bool:
+        """Return the mode of the driver."""
+        return sqlite_autocommit(self._connection)
+
     def commits_each_statement(self) -> bool:
         """Return whether autocommit is on and nothing was begun."""
-        return bool(autocommit_at_driver(self._connection)) and not self._connection.in_transaction
+        return self.is_autocommit() and not self._connection.in_transaction
 
     def is_open(self) -> bool:
         """Return whether any transaction is open; a closed connection has none."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from txcore.errors import FenceMisuseError
 from txcore.ids import id_text
-from txcore.sqlfence.border import POSTGRESQL, Border
+from txcore.sqlfence.border import POSTGRESQL, Border, Writer
 from txcore.sqlfence.dialects import (
     FOREIGN_TEXT,
     GONE_TEXT,
@@ -146,7 +146,7 @@ class PostgreSQL(Dialect):
 
     def insert(
         self,
-        border: Border,
+        writer: Writer,
         transaction_id: bytes,
         group: str,
         identity: bytes = b"",
@@ -155,12 +155,12 @@ class PostgreSQL(Dialect):
     ) -> None:
         """Insert, set synchronous_commit, and find out from xmin whether a savepoint is open: one round trip."""
         values = {"id": transaction_id.hex(), "producer_group": group, **_bound(identity, oids, digest)}
-        rows = border.quick_rows(self._inserts[COMMITTED, bool(identity), bool(digest)], values)
+        rows = writer.quick_rows(self._inserts[COMMITTED, bool(identity), bool(digest)], values)
         _require_own(rows[0][0] if rows else "")
 
     def insert_via_table(
         self,
-        border: Border,
+        writer: Writer,
         transaction_id: bytes,
         put: str,
         column: str,
@@ -181,17 +181,17 @@ class PostgreSQL(Dialect):
         """
         sql = _joined(self._inserts[VIA_TABLE, bool(identity), bool(digest)], put, column)
         named = {"id": transaction_id.hex(), **values, **_bound(identity, oids, digest)}
-        _require_own(border.quick_rows(sql, named)[0][0])
+        _require_own(writer.quick_rows(sql, named)[0][0])
 
-    def verify(self, border: Border, transaction_id: bytes, digest: bytes = b"") -> None:
+    def verify(self, writer: Writer, transaction_id: bytes, digest: bytes = b"") -> None:
         """Check xmin again; it differs for a row that was committed by itself or written inside a savepoint.
 
         A digest is written by the same statement. If that finds no such row, another one says why.
         """
         values, rows = {"id": transaction_id.hex()}, []
         if digest:
-            rows = border.quick_rows(self._complete, values | {"digest": digest.hex()})
-        rows = rows or border.quick_rows(self._verify, values)
+            rows = writer.quick_rows(self._complete, values | {"digest": digest.hex()})
+        rows = rows or writer.quick_rows(self._verify, values)
         if not rows:
             raise FenceMisuseError(GONE_TEXT)
         if rows[0][0] == _FOREIGN:
@@ -202,7 +202,7 @@ class PostgreSQL(Dialect):
     def settled(self, border: Border, ids: Sequence[bytes]) -> dict[bytes, int]:
         """Read: every level shows only committed rows, and a fenced commit is durable before it is visible."""
         values = {"ids": f"{{{','.join(map(id_text, ids))}}}"}
-        return states_of(border.quick_rows(self._settled, values))
+        return states_of(border.writer().quick_rows(self._settled, values))
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Bound the wait for locks and nothing else.

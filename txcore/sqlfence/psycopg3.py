@@ -1,4 +1,4 @@
-"""The border over a plain psycopg.Connection, and a faster path for statements that are run often.
+"""The border over a plain psycopg.Connection, the writer on one, and a faster path for statements that are run often.
 
 Imported only if psycopg itself is imported.
 """
@@ -16,11 +16,32 @@ from psycopg.rows import tuple_row
 
 from txcore.sqlfence.border import POSTGRESQL, Row, Values
 from txcore.sqlfence.plain import PlainBorder
-from txcore.sqlfence.transaction_state import IDLE, IN_TRANSACTION
+from txcore.sqlfence.writers import IDLE, IN_TRANSACTION, CursorWriter
 
 _COMMAND_OK: Final = 1
 _TUPLES_OK: Final = 2
-_memories: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
+_memories: Final[weakref.WeakKeyDictionary[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+class PsycopgWriter(CursorWriter):
+    """The writer on psycopg.Connection."""
+
+    def quick_rows(self, sql: str, values: Values) -> list[Row]:
+        """Run *sql* as the statement that psycopg has prepared, if it has."""
+        rows = prepared_rows(self._driver, sql, values)
+        return super().quick_rows(sql, values) if rows is None else rows
+
+    def open_at_driver(self) -> bool:
+        """Return the protocol's own transaction status."""
+        return bool(self._driver.pgconn.transaction_status != IDLE)
+
+    def is_surely_open(self) -> bool:
+        """Return whether the server's last answer reported an open transaction."""
+        return bool(self._driver.pgconn.transaction_status == IN_TRANSACTION)
+
+    def is_autocommit(self) -> bool:
+        """Return the mode of the driver."""
+        return bool(self._driver.autocommit)
 
 
 class PsycopgBorder(PlainBorder):
@@ -29,9 +50,13 @@ class PsycopgBorder(PlainBorder):
     family = POSTGRESQL
 
     @property
-    def memory(self) -> dict[Any, Any]:
+    def memory(self) -> dict[str, Any]:
         """A dictionary of the connection's own."""
         return _memories.setdefault(self._connection, {})
+
+    def writer(self) -> PsycopgBorder:
+        """Return this border."""
+        return self
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run *sql* and return its rows as tuples, with any row factory of the connection."""
@@ -53,17 +78,17 @@ class PsycopgBorder(PlainBorder):
 
     quick_change = change
 
-    def outside(self, sql: str) -> list[Row]:
-        """Run *sql* like any other statement."""
-        return self.rows(sql, {})
-
-    def open_at_driver(self) -> bool | None:
+    def open_at_driver(self) -> bool:
         """Return the protocol's own transaction status."""
         return bool(self._connection.pgconn.transaction_status != IDLE)
 
     def is_surely_open(self) -> bool:
         """Return whether the server's last answer reported an open transaction."""
         return bool(self._connection.pgconn.transaction_status == IN_TRANSACTION)
+
+    def is_autocommit(self) -> bool:
+        """Return the mode of the driver."""
+        return bool(self._connection.autocommit)
 
     def commits_each_statement(self) -> bool:
         """Return whether autocommit is on and nothing was begun.

@@ -85,7 +85,10 @@ class Runner:
 
     def begin(self, action: Callable[[Border], None]) -> Connection:
         """Return a fresh connection on which *action* has run; the connection is closed if *action* raises."""
-        connection: Connection = at_once(self._open())
+        try:
+            connection: Connection = self._engine.connect()
+        except Exception as error:
+            raise self._unavailable(error) from error
         try:
             action(border_of(connection))
         except BaseException:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from txcore.errors import ConfigError, FenceMisuseError
 from txcore.sqlfence.anchored import AnchoredDialect
-from txcore.sqlfence.border import SQLITE, Border
+from txcore.sqlfence.border import SQLITE, Border, Writer
 from txcore.sqlfence.dialects import GONE_TEXT, Rows, states_of
 from txcore.sqlfence.failures import Failure
 from txcore.sqlfence.schema import Tables
@@ -46,22 +46,21 @@ class SQLite(AnchoredDialect):
             if name not in names:
                 border.change(f"ALTER TABLE {table} ADD COLUMN {name} {kind}", {})
 
-    def begin(self, border: Border) -> None:
+    def begin(self, border: Border, writer: Writer) -> None:
         """Take the write lock at once: a transaction that reads first can fail at its first write.
 
         Durability can be set only outside a transaction. A program that has its own begin hook keeps it.
         """
-        if border.open_at_driver():
-            return
-        if int(border.outside("PRAGMA synchronous")[0][0]) < _FULL:
-            border.outside("PRAGMA synchronous = FULL")
+        is_open = writer.open_at_driver()
+        if not is_open and int(writer.quick_rows("PRAGMA synchronous", {})[0][0]) < _FULL:
+            writer.quick_change("PRAGMA synchronous = FULL", {})
         border.begin()  # a begin hook of the program runs here
-        if not border.open_at_driver():
-            border.quick_change("BEGIN IMMEDIATE", {})
+        if not is_open and not writer.open_at_driver():
+            writer.quick_change("BEGIN IMMEDIATE", {})
 
-    def require_durable(self, border: Border) -> None:
+    def require_durable(self, writer: Writer) -> None:
         """Refuse settings that cannot be changed inside a transaction."""
-        synchronous, journal, path = border.quick_rows(
+        synchronous, journal, path = writer.quick_rows(
             "SELECT s.synchronous, j.journal_mode, d.file FROM pragma_synchronous AS s, "
             "pragma_journal_mode AS j, pragma_database_list AS d WHERE d.name = 'main'",
             {},
@@ -79,11 +78,11 @@ class SQLite(AnchoredDialect):
                 "PRAGMA synchronous=FULL when you connect, or a crash undoes commits that were already announced"
             )
 
-    def set_anchor(self, border: Border, transaction_id: bytes) -> None:
+    def set_anchor(self, writer: Writer, anchor: str) -> None:
         """Set the savepoint, unless the transaction is over: on SQLite a savepoint would begin one."""
-        if not border.is_surely_open():
+        if not writer.open_at_driver():
             raise FenceMisuseError(GONE_TEXT)
-        super().set_anchor(border, transaction_id)
+        writer.quick_change(anchor, {})
 
     def is_anchor_gone(self, failure: Failure) -> bool:
         """Return whether SQLite's text names that; it has no code of its own."""
@@ -96,16 +95,17 @@ class SQLite(AnchoredDialect):
             f"SELECT transaction_id, state FROM {self.tables.fence} WHERE transaction_id IN ({names}) "  # noqa: S608
             "AND NOT (SELECT read_uncommitted FROM pragma_read_uncommitted)"
         )
-        return states_of(border.quick_rows(sql, values))
+        return states_of(border.writer().quick_rows(sql, values))
 
     def begin_work(self, border: Border, lock_timeout_s: float) -> str:
         """Lock out every other writer; the wait for the file is bounded by *lock_timeout_s*."""
-        undo = f"PRAGMA busy_timeout = {int(border.outside('PRAGMA busy_timeout')[0][0])}"
-        border.outside(f"PRAGMA busy_timeout = {max(0, int(lock_timeout_s * 1000))}")
+        writer = border.writer()
+        undo = f"PRAGMA busy_timeout = {int(writer.quick_rows('PRAGMA busy_timeout', {})[0][0])}"
+        writer.quick_change(f"PRAGMA busy_timeout = {max(0, int(lock_timeout_s * 1000))}", {})
         try:
-            self.begin(border)
+            self.begin(border, writer)
         except BaseException:
-            border.outside(undo)  # the connection may belong to a pool, and its next holder would not wait
+            writer.quick_change(undo, {})  # the connection may belong to a pool, and its next holder would not wait
             raise
         return undo
 
