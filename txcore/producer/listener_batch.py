@@ -99,11 +99,12 @@ def send_all(sendings: Sendings, listener: Listener[Any, Any]) -> Flow[None]:
     try:
         database = yield from style.learn_database(context)
         style.require_half(context)
+        opened = _opened(sendings, database)
     except Exception as error:  # noqa: BLE001 - nothing was sent of any
-        for index in range(len(sendings.pairs)):
-            sendings.failed(index, error)
+        for index, result in enumerate(sendings.results):
+            if result is None:
+                sendings.failed(index, error)
         return
-    opened = _opened(sendings, database)
     if opened is not None:
         yield Each(opened.halves, partial(_go_on, sendings, opened, listener))
 

@@ -210,15 +210,17 @@ def begin(context: ProducerContext) -> LocalTransaction:
 
 
 def begin_many(context: ProducerContext, count: int) -> list[LocalTransaction]:
-    """Return *count* new open transactions, each with an id of its own.
+    """Return *count* new transactions as their listener sees them, each with an id of its own.
 
     A few that begin at one moment share partitions, so that requests to the broker are full. Where each partition gets
     enough of them, they are spread over all partitions: a client waits for five requests of a partition at a time.
     """
+    ids, immunity_s = context.ids, context.policy.immunity_s
     if count < ENOUGH_COUNT * context.partition_count:
-        return [begin(context) for _ in range(count)]
-    immunity_s = context.policy.immunity_s
-    return [LocalTransaction(context, identity, immunity_s=immunity_s) for identity in context.ids.many(count)]
+        identities = [ids.new(context.partition_count) for _ in range(count)]
+    else:
+        identities = ids.many(count)
+    return [LocalTransaction(context, each, phase=Phase.PREPARED, immunity_s=immunity_s) for each in identities]
 
 
 def publish(transaction: LocalTransaction, message: Message) -> None:

@@ -24,6 +24,7 @@ from txcore import (
     UsageError,
     current_transaction,
 )
+from txcore.errors import MessageRejectedError
 from txcore.fence import FenceAnswer
 from txcore.ids import partition_of
 from txcore.memory import KAFKA_LIKE, STRONG, MemoryBackend, MemoryBroker
@@ -172,6 +173,34 @@ class TestSendMany:
         producer = TransactionProducer(backend, "g", listener=Committing(), clock=clock, partition_count=4)
         made = producer.send_many((Message("t", b"x"), None) for _ in range(count))
         assert filled_count == len({partition_of(each.transaction_id, 4) for each in made})
+
+    def test_what_cannot_be_encoded_is_the_result_of_its_batch(self, backend, broker):
+        """Messages that cannot be made to halves, for a reason that no rule names, have results; nothing was sent."""
+
+        class Text(str):
+            __slots__ = ()
+
+        message = Message("t", b"x", headers={"name": Text("value")})
+        producer = TransactionProducer(backend, "g", listener=Committing())
+        results = producer.send_many([(message, None), (Message("", b"y"), None)])
+        assert [TypeError, MessageRejectedError] == [type(each.error) for each in results]
+        assert {LocalTransactionState.UNKNOWN} == {each.local_transaction_state for each in results}
+        assert not broker.topics.get("t")
+
+    def test_a_listener_sees_its_transaction_as_prepared(self, backend):
+        """A listener's transaction is shown as prepared, one of many as a single one."""
+        seen = []
+
+        class Looking(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                seen.append(repr(current_transaction()).partition(", ")[2])
+                return COMMIT
+
+        producer = TransactionProducer(backend, "g", listener=Looking())
+        producer.send_message_in_transaction(Message("t", b"x"))
+        for count in (1, 4 * ENOUGH_COUNT):
+            producer.send_many((Message("t", b"x"), None) for _ in range(count))
+        assert {"prepared)"} == set(seen)
 
     def test_it_waits_for_nothing_once_all_have_ended(self, backend, monkeypatch):
         """`send_many` polls the backend without waiting, and its last poll announces no other one."""
