@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import resource
@@ -236,6 +237,40 @@ def test_a_request_that_is_not_read_yet_is_not_replaced(wait_until):
                 assert probe.recv(12) == b"HTTP/1.1 200"
         finally:
             may_go.set()
+            server.stop()
+
+
+def test_a_connection_waits_while_all_others_are_answered(wait_until):
+    """A connection that comes while each place has a request under way is answered after these, and not closed."""
+    may_answer, begun = threading.Event(), []
+
+    async def answer(_):
+        begun.append(1)
+        await asyncio.to_thread(may_answer.wait, 20)
+        return Response()
+
+    server = WebServer("127.0.0.1", 0, "", "")
+    server.start(Starlette(routes=[Route("/", answer)]))
+    request = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    with contextlib.ExitStack() as closing:
+
+        def sent():
+            probe = closing.enter_context(socket.create_connection(address_of(server.url), timeout=10))
+            probe.sendall(request)
+            return probe
+
+        try:
+            probes = [sent() for _ in range(connections.CONNECTIONS_MAX)]
+            wait_until(lambda: len(begun) == len(probes), "the requests of all places")
+            late = sent()
+            late.settimeout(3 * connections.GRACE_S)
+            with pytest.raises(TimeoutError):
+                late.recv(12)
+            late.settimeout(10)
+            may_answer.set()
+            assert [b"HTTP/1.1 200"] * (len(probes) + 1) == [probe.recv(12) for probe in [*probes, late]]
+        finally:
+            may_answer.set()
             server.stop()
 
 

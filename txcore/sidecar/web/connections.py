@@ -2,8 +2,8 @@
 
 A client that opens connections and sends nothing needs no token. At the limit a new connection therefore replaces the
 oldest one without a complete request head, else without a complete body. Requests that are being answered are kept.
-A connection that was just made is not replaced, so that a client of a busy machine has the time to send its request;
-until it is older, others wait in the socket's backlog.
+A connection that was just made is not replaced, so that a client of a busy machine has the time to send its request.
+Until it is older, and while all are being answered, others wait in the socket's backlog.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ HEAD_S: Final = 5.0
 BODY_S: Final = 10.0
 ANSWER_S: Final = 60.0
 PAUSE_S: Final = 0.5
+ANSWERING_PAUSE_S: Final = 0.02
+"""Pause, in seconds, between two looks for a free place while every connection is being answered."""
 REPORT_S: Final = 60.0
 LOG: Final = logging.getLogger("txcore.sidecar.web")
 
@@ -179,9 +181,9 @@ class Connections:
         return len(self._open) >= self._count_max
 
     def _wait_s(self) -> float:
-        """Return the time until a connection may be replaced by a new one; not above 0 where none ever is."""
-        oldest = min((each.since_s for each in self._waiting()), default=-GRACE_S)
-        return oldest + GRACE_S - self._loop.time()
+        """Return the time until a connection may be replaced, or until the next look where none may be."""
+        oldest_s = min((each.since_s for each in self._waiting()), default=None)
+        return ANSWERING_PAUSE_S if oldest_s is None else oldest_s + GRACE_S - self._loop.time()
 
     def _waiting(self) -> Iterator[BoundedProtocol]:
         """Yield the oldest connection without a complete head, and the oldest without a complete body."""
@@ -189,9 +191,8 @@ class Connections:
             yield from islice((each for each in self._open if each.stage is stage), 1)
 
     def _admit(self, accepted: socket.socket) -> None:
-        if self._is_full() and not self._make_room(f"{self._count_max} connections are open"):
-            accepted.close()
-            return
+        if self._is_full():
+            self._make_room(f"{self._count_max} connections are open")
         accepted.setblocking(False)
         protocol = self._protocol(accepted, self._forget)
         serving = self._loop.connect_accepted_socket(
@@ -208,8 +209,8 @@ class Connections:
     def _forget(self, protocol: BoundedProtocol) -> None:
         self._open.pop(protocol, None)
 
-    def _make_room(self, reason: str) -> bool:
-        """Drop the oldest connection whose request is not complete; return whether there was one."""
+    def _make_room(self, reason: str) -> None:
+        """Drop the oldest connection whose request is not complete, if there is one."""
         latest_s = self._loop.time() - GRACE_S
         waiting = list(self._waiting())
         oldest = next((each for each in waiting if each.since_s <= latest_s), waiting[0] if waiting else None)
@@ -218,7 +219,6 @@ class Connections:
             oldest.drop()
             self._dropped += 1
         self._report(reason)
-        return oldest is not None
 
     def _report(self, reason: str) -> None:
         """Log the shortage, at most once per `REPORT_S`."""
