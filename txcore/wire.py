@@ -114,7 +114,7 @@ def encode_half(half: Half) -> bytes:
 
 
 class HalfTemplate:
-    """Encodes many halves that differ only in transaction, partition and messages, each as `encode_half` would.
+    """Encodes halves that differ only in transaction, partition and their one message, as `encode_half` would.
 
     Args:
         half: One of them.
@@ -125,31 +125,21 @@ class HalfTemplate:
         self._tail = b"".join([_encode(getattr(half, name)) for name in _AFTER_MESSAGES])
         body = _encode(self._half)
         self._head = body[: body.index(_PROBE)]
-        self._middles: dict[int, bytes] = {}
-
-    def encode(self, transaction_id: bytes, partition: int, messages: list[TargetMessage]) -> bytes:
-        """Return the envelope of a half."""
-        return b"".join((self._head, transaction_id, self._middle(partition), _encode(messages), self._tail))
 
     def encode_each(
         self, transaction_ids: Sequence[bytes], partitions: Sequence[int], messages: Sequence[TargetMessage]
     ) -> list[bytes]:
         """Return the envelopes of halves with one message each."""
-        for partition in set(partitions):
-            self._middle(partition)
-        middles = map(self._middles.__getitem__, partitions)
+        known = {partition: self._middle(partition) for partition in set(partitions)}
+        middles = map(known.__getitem__, partitions)
         parts = zip(
             repeat(self._head), transaction_ids, middles, repeat(_ONE), map(_encode, messages), repeat(self._tail)
         )
         return [*map(b"".join, parts)]
 
     def _middle(self, partition: int) -> bytes:
-        middle = self._middles.get(partition)
-        if middle is None:
-            body = _encode(msgspec.structs.replace(self._half, partition=partition))
-            middle = body[len(self._head) + ID_BYTES : -len(self._tail) - 1]  # no message is one byte
-            self._middles[partition] = middle
-        return middle
+        body = _encode(msgspec.structs.replace(self._half, partition=partition))
+        return body[len(self._head) + ID_BYTES : -len(self._tail) - 1]  # no message is one byte
 
 
 class OpTemplate:

@@ -18,11 +18,11 @@ from txcore.columns import HalfColumns, ReleaseColumns, taker
 from txcore.fence import AnyFence
 from txcore.ids import known_id
 from txcore.listener import Listener
-from txcore.message import LocalTransactionState, Message, plain_targets, refuse_delay, validate_message
+from txcore.message import LocalTransactionState, Message, plain_targets
 from txcore.producer import finish as ending
 from txcore.producer import listener_style as style
 from txcore.producer import transaction_flow as flow
-from txcore.producer.transaction import LocalTransaction, ProducerContext, add, current, make_halves
+from txcore.producer.transaction import LocalTransaction, ProducerContext, current, make_halves
 from txcore.records import OpKind, Resolution, Status, TargetMessage
 from txcore.results import EndResult, EndState, TransactionSendResult
 from txcore.runtime.commands import Answered, Called, Calls, Each, Flow
@@ -51,6 +51,11 @@ class Sendings(msgspec.Struct):
     def context(self) -> ProducerContext:
         """The producer's."""
         return self.transactions[0].context
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no fence and no observer takes part in each transaction."""
+        return self.context.fence is None and self.context.observer is None
 
     def failed(self, index: int, error: Exception) -> None:
         """Set the result of a message whose half was not made, or is not certainly stored."""
@@ -146,9 +151,7 @@ def _taken(sendings: Sendings) -> tuple[Sequence[int], Sequence[TargetMessage]]:
     indices: list[int] = []
     for index, (message, _) in enumerate(pairs):
         try:
-            if validate_message(message):
-                refuse_delay(message, style.NO_DELAY)
-            add(transactions[index], message)
+            style.take(transactions[index], message)
         except Exception as error:  # noqa: BLE001 - nothing was sent of this one; the others are not affected
             sendings.failed(index, error)
         else:
@@ -191,8 +194,7 @@ def _run_some(
     called: Called = yield Calls(run, zip(take(opened.transactions), take(opened.pairs), strict=True), TURN_S)
     set_current(None)
     states = called.values
-    is_plain = context.fence is None and context.observer is None and not called.errors
-    if is_plain and states.count(_COMMIT) == len(states):
+    if sendings.is_plain and not called.errors and states.count(_COMMIT) == len(states):
         return len(states), Ran(left[: len(states)], states)
     return len(states), (yield from _judge(sendings, opened, left, called, began_s))
 
@@ -282,12 +284,12 @@ def _chosen(sendings: Sendings, opened: Opened, ran: Ran, began_s: float, wall_m
 
 def _released(sendings: Sendings, opened: Opened, ran: Ran, began_s: float, answered: Answered) -> None:
     """Set the results of those that were released."""
-    results, is_plain = sendings.results, not ran.ends and sendings.context.fence is None
+    results, is_plain = sendings.results, sendings.is_plain and not ran.ends
     for numbers, outcome in answered:
         take = taker(numbers)
         places, states = take(ran.places), take(ran.states)
         indices = taker(places)(opened.indices)
-        if is_plain and sendings.context.observer is None and outcome.status is Status.DURABLE:
+        if is_plain and outcome.status is Status.DURABLE:
             identities = [*map(known_id, taker(places)(opened.halves.transaction_ids))]
             ends = map(EndResult, repeat(EndState.ACCEPTED), identities)
             for index, result in zip(indices, map(TransactionSendResult, identities, states, ends), strict=True):

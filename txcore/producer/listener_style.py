@@ -35,7 +35,7 @@ from txcore.records import OpKind, Outcome
 from txcore.results import EndResult, EndState, TransactionSendResult
 from txcore.runtime.commands import Call, Flow
 
-NO_DELAY: Final = "is for the database style or prepare(connection): a half, as of a listener, is published at once"
+_NO_DELAY: Final = "is for the database style or prepare(connection): a half, as of a listener, is published at once"
 KINDS: Final = {LocalTransactionState.COMMIT: OpKind.COMMIT, LocalTransactionState.ROLLBACK: OpKind.ROLLBACK}
 """The end that each certain answer of a listener asks for."""
 
@@ -51,9 +51,7 @@ def send_in_transaction(
     context = transaction.context
     database = yield from learn_database(context)
     require_half(context)
-    if validate_message(message):
-        refuse_delay(message, NO_DELAY)
-    add(transaction, message)
+    take(transaction, message)
     transaction.phase = Phase.PREPARING
     if context.fence is not None:
         fence_later([transaction], database)
@@ -66,6 +64,17 @@ def send_in_transaction(
         return ran
     result = yield from ending.end(transaction, KINDS[ran])
     return TransactionSendResult(result.transaction_id, ran, result, transaction.notice)
+
+
+def take(transaction: LocalTransaction, message: Message) -> None:
+    """Give *transaction* its message.
+
+    Raises:
+        MessageRejectedError, ConfigError: the message is invalid, delayed, or has an immunity that is too short.
+    """
+    if validate_message(message):
+        refuse_delay(message, _NO_DELAY)
+    add(transaction, message)
 
 
 def require_half(context: ProducerContext) -> None:

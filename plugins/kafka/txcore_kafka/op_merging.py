@@ -126,24 +126,21 @@ class OpMerger:
         self, commits: ReleaseColumns, indices: Sequence[int], settle: Callable[[Sequence[int], Outcome], None]
     ) -> Sequence[int]:
         """Queue the ops of commits; see `put`."""
-        group, refused = commits.halves.group, []
+        parts, refused = commits.encoded_ops(indices), []
         with self._lock:
-            if self._count + len(indices) > QUEUED_MAX:
-                queued: Sequence[int] = ()
-            else:
-                queued = indices
-                for partition, ops in commits.encoded_ops(indices).items():
-                    queue = self._queue(group, partition)
-                    if not queue.ops:
-                        self._begin(queue, is_urgent=False)
-                    queue.ops += ops
-                    self._count += len(ops)
-                    if len(queue.ops) >= OPS_MAX:
-                        refused += self._send(queue)
-        if not queued:
+            is_full = self._count + len(indices) > QUEUED_MAX
+            for partition, ops in parts.items() if not is_full else ():
+                queue = self._queue(commits.halves.group, partition)
+                if not queue.ops:
+                    self._begin(queue, is_urgent=False)
+                queue.ops += ops
+                self._count += len(ops)
+                if len(queue.ops) >= OPS_MAX:
+                    refused += self._send(queue)
+        if is_full:
             settle(indices, _no_room())
         _settle_all(refused)
-        return queued
+        return () if is_full else indices
 
     def _begin(self, queue: _Queue, *, is_urgent: bool) -> None:
         """Start the wait of a queue's first op for others; an urgent one does not wait."""

@@ -94,19 +94,19 @@ class Releaser:
             return
         deadline_s = self._clock.elapsed_s() + self._options.delivery_timeout_s
         items = batch.items
-        is_plain = type(items) is ReleaseColumns and self._is_plain(items)
+        commits = items if type(items) is ReleaseColumns and self._is_plain(items) else None
         releases = Releases(
             batch,
             items,
-            left=[1] * len(items) if is_plain else record_counts(items),
+            left=record_counts(items) if commits is None else [1] * len(items),
             producing=self._producing,
             ops=self.ops,
             look_ups=self._look_ups,
         )
-        if is_plain:
-            releases.send_commits(cast("ReleaseColumns", items))
-        else:
+        if commits is None:
             releases.send(self._sendable_releases(releases))
+        else:
+            releases.send_commits(commits)
         self._producing.watch(RELEASES, (releases,), deadline_s)
         self.ops.flush_urgent()
 
