@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -33,7 +34,7 @@ from txcore_spark.store import FINDINGS, Store
 import txcore
 from txcore.clock import SystemClock
 from txcore.config import load
-from txcore.errors import ConfigError, TxcoreError
+from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, TxcoreError
 from txcore.operator.proving import prove
 from txcore.records import LogKind, OpKind
 from txcore.runtime.drivers import BlockingBridge, run_blocking
@@ -261,6 +262,17 @@ def test_a_slow_broker_is_waited_for(world):
     assert "COVER" in kinds(rows)
     assert "GAP" not in kinds(rows)
     assert group.ids == {row["tx"] for row in rows if row["kind"] == Kind.HALF}
+
+
+@pytest.mark.parametrize("scheme", ["rabbitmq", "nats"])
+def test_a_connection_may_take_as_long_as_a_record(scheme):
+    """A server that is slow to answer is waited for, longer than an application waits for a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}?connect_timeout_s=0.1"
+        began_s = time.monotonic()
+        with pytest.raises((BackendTimeoutError, BackendUnavailableError)):
+            reader_of(url).open_broker(url, 1.0)
+    assert time.monotonic() - began_s > 0.9
 
 
 def test_records_that_retention_deletes_after_the_plan_leave_a_gap(world):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from txcore_conformance import raw
 from txcore_conformance.demo import consuming
+from txcore_conformance.kit import error_of
 from txcore_rabbitmq import PLUGIN
 
 import txcore
@@ -145,6 +146,17 @@ def test_a_consumer_outlives_its_broker(hurt):
     hurt.timeout_s = 60.0
     assert bodies(readers.take(consumer, 1)) == [b"1"]
     readers.close()
+
+
+def test_a_topic_that_became_a_queue_is_reported(kit, readers):
+    """A consumer whose topic was deleted and declared again as a queue says so; it does not wait for ever."""
+    consumer = readers.open("group")
+    readers.publish(b"0")
+    readers.take(consumer, 1)
+    channel = kit.channel()
+    channel.queue_delete(readers.topic)
+    channel.queue_declare(readers.topic, durable=True, arguments={"x-queue-type": "quorum"})
+    kit.until(lambda: isinstance(error_of(consumer.poll, kit.timeout_s), ConfigError))
 
 
 def test_a_transaction_reaches_the_consumer(kit, readers):

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pika  # type: ignore[import-untyped]
 from pika import exceptions
+from pika.adapters.utils.connection_workflow import AMQPConnectorStackTimeout  # type: ignore[import-untyped]
 
 from txcore.backends.checkpoint_record import decode_checkpoint
 from txcore.errors import (
@@ -191,6 +192,8 @@ def _plain(error: BaseException) -> str:
     """Return pika's innermost error, without the workflow errors around it."""
     while isinstance(error, exceptions.AMQPConnectionError) and error.args and isinstance(error.args[0], Exception):
         error = error.args[0]
+    if isinstance(error, AMQPConnectorStackTimeout):
+        return "no answer within connect_timeout_s"
     inner = getattr(error, "exceptions", ()) or ([error.exception] if hasattr(error, "exception") else [])
     return _plain(inner[-1]) if inner else repr(error)
 

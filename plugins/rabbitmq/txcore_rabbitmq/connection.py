@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import pika  # type: ignore[import-untyped]
+from pika import exceptions
 from pika.adapters.select_connection import IOLoop  # type: ignore[import-untyped]
+from pika.adapters.utils.connection_workflow import AMQPConnectorException  # type: ignore[import-untyped]
 
 from txcore.errors import TxcoreError
 from txcore_rabbitmq.coalescing import CoalescingConnection
@@ -28,6 +30,8 @@ STABLE_S: Final = 5.0
 """Age, in seconds, after which a connection is stable: after its next loss the delays begin with the shortest again."""
 CLOSE_GRACE_S: Final = 1.0
 """Longest wait, in seconds, for a broker to agree to a close."""
+CONNECT_ERRORS: Final = (exceptions.AMQPError, AMQPConnectorException, OSError)
+"""What pika raises when it cannot connect: its steps' own errors and those of TLS are no `AMQPError`."""
 
 
 class LoopThread:
@@ -275,6 +279,22 @@ def connection_parameters(options: Options, heartbeat_s: int, name: str) -> list
         )
         for host, port in options.hosts
     ]
+
+
+def open_blocking(parameters: list[Any], doing: str) -> Any:
+    """Return pika's blocking connection to the first node that lets it log in.
+
+    Args:
+        parameters: Result of `connection_parameters`.
+        doing: What the connection is for; an error's text begins with it.
+
+    Raises:
+        BackendUnavailableError: no node answers within `connect_timeout_s`, or the last one refuses the login.
+    """
+    try:
+        return pika.BlockingConnection(parameters)
+    except CONNECT_ERRORS as error:
+        raise translate(error, doing) from error
 
 
 def credentials_of(options: Options) -> Any:

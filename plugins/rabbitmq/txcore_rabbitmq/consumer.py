@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-import pika  # type: ignore[import-untyped]
-from pika import exceptions
+from pika import exceptions  # type: ignore[import-untyped]
 
 from txcore.clock import Clock, SystemClock
-from txcore.errors import ClosedError, WireFormatError
+from txcore.errors import BackendUnavailableError, ClosedError, WireFormatError
 from txcore.wire import HEADER_KEY
 from txcore_rabbitmq.codec import OFFSET_HEADER, is_locked, offset_of, stored_properties, translate
-from txcore_rabbitmq.connection import connection_parameters
+from txcore_rabbitmq.connection import connection_parameters, open_blocking
 from txcore_rabbitmq.names import CHECKPOINT_LENGTH_BYTES, CHECKPOINT_SEGMENT_BYTES, SEGMENT_ARGUMENT
 from txcore_rabbitmq.options import Options
 
@@ -76,11 +75,7 @@ class RabbitmqConsumer:
         self._arrived: deque[tuple[int, Received]] = deque()
         self._retry_at_s = 0.0
         self._is_closed = False
-        try:
-            self._connect()
-        except exceptions.AMQPError as error:
-            self._drop()
-            raise translate(error, f"opening {topic!r}") from error
+        self._connect()
 
     def poll(self, count_max: int = 100) -> list[Received]:
         """Return at once at most *count_max* messages after those polled before; the list is empty if there are none.
@@ -95,10 +90,12 @@ class RabbitmqConsumer:
             if self._consuming is None and not self._become_active():
                 return []
             self._connection.process_data_events(0)
+            if not self._consuming.consumer_tags:
+                raise exceptions.ConsumerCancelled  # The stream, or its member on this node, was deleted.
             taken = [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
             if taken:
                 self._consuming.basic_ack(taken[-1][0], multiple=True)  # only credit
-        except exceptions.AMQPError:
+        except (exceptions.AMQPError, BackendUnavailableError):
             self._drop()
             return []
         return [received for _, received in taken]
@@ -146,13 +143,21 @@ class RabbitmqConsumer:
         return True
 
     def _connect(self) -> None:
-        self._connection = pika.BlockingConnection(self._parameters)
-        channel = self._connection.channel()
-        stream = {"x-queue-type": "stream"}
-        channel.queue_declare(self.topic, durable=True, arguments=stream | {SEGMENT_ARGUMENT: TOPIC_SEGMENT_BYTES})
-        offsets = stream | {"x-max-length-bytes": CHECKPOINT_LENGTH_BYTES, SEGMENT_ARGUMENT: CHECKPOINT_SEGMENT_BYTES}
-        channel.queue_declare(self._name("offsets"), durable=True, arguments=offsets)
-        channel.close()
+        doing = f"opening {self.topic!r}"
+        self._connection = open_blocking(self._parameters, doing)
+        try:
+            channel = self._connection.channel()
+            stream = {"x-queue-type": "stream"}
+            channel.queue_declare(self.topic, durable=True, arguments=stream | {SEGMENT_ARGUMENT: TOPIC_SEGMENT_BYTES})
+            offsets = stream | {
+                "x-max-length-bytes": CHECKPOINT_LENGTH_BYTES,
+                SEGMENT_ARGUMENT: CHECKPOINT_SEGMENT_BYTES,
+            }
+            channel.queue_declare(self._name("offsets"), durable=True, arguments=offsets)
+            channel.close()
+        except exceptions.AMQPError as error:
+            self._drop()
+            raise translate(error, doing) from error
 
     def _lock(self) -> bool:
         channel = self._connection.channel()

@@ -24,7 +24,7 @@ from txcore.errors import BackendUnavailableError
 from txcore.findings import Request, UntoldError
 from txcore.records import LogKind
 from txcore_rabbitmq.codec import is_forbidden, is_missing, translate
-from txcore_rabbitmq.connection import credentials_of
+from txcore_rabbitmq.connection import CONNECT_ERRORS, credentials_of
 from txcore_rabbitmq.names import NOWHERE, checks_name, log_name, logs_name, stream_arguments
 from txcore_rabbitmq.options import Options
 
@@ -61,7 +61,7 @@ class RabbitmqSubject:
         """Return whether the user guest logs in with the password guest, from this machine."""
         try:
             pika.BlockingConnection(self._parameters(*GUEST)).close()
-        except (exceptions.AMQPError, OSError):
+        except CONNECT_ERRORS:
             return False
         return True
 
@@ -135,7 +135,7 @@ class RabbitmqSubject:
                 inner = channel.connection._impl  # noqa: SLF001 - pika has no public way to the server's properties
                 self.server_version = str(inner.server_properties["version"])
                 self.frame_max = int(inner.params.frame_max)
-        except (exceptions.AMQPConnectionError, OSError) as error:
+        except CONNECT_ERRORS as error:
             raise _unavailable(error, place) from error
 
     def exists(self, name: str, *, is_exchange: bool = False) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import pika  # type: ignore[import-untyped]
-from pika import exceptions
+from pika import exceptions  # type: ignore[import-untyped]
 
 from txcore.errors import UsageError
 from txcore_rabbitmq.codec import is_missing, parse_topic, translate
-from txcore_rabbitmq.connection import connection_parameters
+from txcore_rabbitmq.connection import connection_parameters, open_blocking
 from txcore_rabbitmq.options import Options
 
 HEARTBEAT_S: Final = 20
@@ -28,10 +27,8 @@ def make_queue(options: Options, topic: str) -> None:
         raise UsageError(
             f"{topic!r} is an exchange with a routing key: declare exchange, queues and bindings with their consumers"
         )
-    try:
-        connection = pika.BlockingConnection(connection_parameters(options, HEARTBEAT_S, "txcore topics"))
-    except exceptions.AMQPError as error:
-        raise translate(error, f"making queue {topic!r}") from error
+    doing = f"making queue {topic!r}"
+    connection = open_blocking(connection_parameters(options, HEARTBEAT_S, "txcore topics"), doing)
     try:
         try:
             connection.channel().queue_declare(target.routing_key, passive=True)
@@ -41,7 +38,7 @@ def make_queue(options: Options, topic: str) -> None:
             arguments = {"x-queue-type": "quorum"}
             connection.channel().queue_declare(target.routing_key, durable=True, arguments=arguments)
     except exceptions.AMQPError as error:
-        raise translate(error, f"making queue {topic!r}") from error
+        raise translate(error, doing) from error
     finally:
         if connection.is_open:
             connection.close()

@@ -23,7 +23,7 @@ from txcore_nats.login import login
 from txcore_nats.markers import is_end_marker
 from txcore_nats.options import NAME_PREFIX, SHARED_PREFIX, GroupNames, Options, parse_url
 
-from txcore.errors import ConfigError
+from txcore.errors import ConfigError, TxcoreError
 from txcore.records import LogKind
 from txcore.wire import HEADER_KEY
 from txcore_spark.plan import TARGET, Edge, Range, ShortReadError, Source, flushed
@@ -52,7 +52,11 @@ class NatsBroker:
         self._timeout_s = timeout_s
         self._loop = asyncio.new_event_loop()
         self._client = Client()
-        self._run(self._client.connect(**_connecting(options)), "connecting")
+        try:
+            self._run(self._client.connect(**_connecting(options, timeout_s)), "connecting")
+        except TxcoreError:
+            self.close()
+            raise
 
     def topics(self) -> Sequence[str]:
         """See `Broker.topics`: the subjects in use in the streams of the application."""
@@ -210,7 +214,7 @@ class _Pulling:
 
     async def open(self) -> None:
         """Connect and create the consumer; the server reports how many messages await it."""
-        await self.client.connect(**_connecting(self._options))
+        await self.client.connect(**_connecting(self._options, self._wanted.timeout_s))
         stream, subject = await self._place()
         prefix = self._options.api_prefix if self._options.domain else "$JS.API"
         context = self.client.jetstream(prefix=prefix, timeout=self._wanted.timeout_s)
@@ -293,11 +297,12 @@ def end(loop: asyncio.AbstractEventLoop, client: Client) -> None:
     loop.close()
 
 
-def _connecting(options: Options) -> dict[str, Any]:
+def _connecting(options: Options, timeout_s: float) -> dict[str, Any]:
+    """Return the client's arguments; connecting may take as long as a stream may be silent."""
     return {
         "servers": list(options.servers),
         "name": "txcore audit",
-        "connect_timeout": options.connect_timeout_s,
+        "connect_timeout": max(options.connect_timeout_s, timeout_s),
         "max_reconnect_attempts": 1,
         "allow_reconnect": False,
         **login(options),

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import pika  # type: ignore[import-untyped]
 import pyarrow as pa
-from pika import exceptions
+from pika import exceptions  # type: ignore[import-untyped]
 from txcore_rabbitmq.codec import OFFSET_HEADER, parse_topic, translate
-from txcore_rabbitmq.connection import connection_parameters
+from txcore_rabbitmq.connection import connection_parameters, open_blocking
 from txcore_rabbitmq.ends import is_end_marker
 from txcore_rabbitmq.names import log_name
 from txcore_rabbitmq.options import PARTITION_COUNT_MAX, Options, parse_url
@@ -42,7 +41,7 @@ class RabbitmqBroker:
     def __init__(self, options: Options, timeout_s: float) -> None:
         self._options = options
         self._timeout_s = timeout_s
-        self._connection = _connect(options)
+        self._connection = _connect(options, timeout_s)
 
     def topics(self) -> None:
         """See `Broker.topics`: AMQP cannot list topics."""
@@ -115,7 +114,7 @@ class RabbitmqBroker:
         with contextlib.suppress(exceptions.AMQPError):
             channel.close()
         if not self._connection.is_open:
-            self._connection = _connect(self._options)
+            self._connection = _connect(self._options, self._timeout_s)
 
     def _count(self, name: str) -> int | None:
         """Return the broker's count of a queue's messages; None if there is no such queue."""
@@ -192,7 +191,7 @@ def read(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
     is_target = source.log == TARGET
     name = _queue(source.name) if is_target else log_name(source.name, LogKind(source.log), wanted.place.partition)
     add = {"half": rows.add_half, "op": rows.add_ops, "parked": rows.add_parked}.get(source.log)
-    connection = _connect(parse_url(url))
+    connection = _connect(parse_url(url), wanted.timeout_s)
     try:
         for offset, properties, body in _messages(connection, name, wanted):
             count += 1
@@ -255,11 +254,10 @@ def _first_offset(connection: Any, name: str, timeout_s: float) -> int:
     raise ShortReadError(f"stream {name!r} does not report its first offset")
 
 
-def _connect(options: Options) -> Any:
-    try:
-        return pika.BlockingConnection(connection_parameters(options, HEARTBEAT_S, "txcore audit"))
-    except exceptions.AMQPError as error:
-        raise translate(error, "connecting") from error
+def _connect(options: Options, timeout_s: float) -> Any:
+    """Connect; a login may take as long as a topic may be silent, because a busy broker is no unreadable one."""
+    patient = replace(options, connect_timeout_s=max(options.connect_timeout_s, timeout_s))
+    return open_blocking(connection_parameters(patient, HEARTBEAT_S, "txcore audit"), "connecting")
 
 
 def _queue(topic: str) -> str:
