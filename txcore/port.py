@@ -187,7 +187,9 @@ class Backend(Protocol):
 
         An item may have both, and either without an op.
 
-        All at once where `atomic_release` holds. `missing` lists the targets that were not confirmed. REFUSED: each
+        All at once where `atomic_release` holds. Unless the store keeps resolutions unique, a release of a claim then
+        takes effect before the next mark of its partition can be read, or never: also one that was UNKNOWN, and one of
+        an older CLAIM. `missing` lists the targets that were not confirmed. REFUSED: each
         of these was refused by the broker's own answer; a broker that could not be reached in time is UNKNOWN, as is
         an item with one unknown target. Neither writes the op, not even when a late confirmation comes. **claim* is
         passed by checkers: where `fences_checkers` holds, an op whose token is not the newest CLAIM of its partition

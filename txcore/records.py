@@ -357,7 +357,8 @@ class Capabilities:
     """The promises of one opened backend; read only by the rules that name a field, by conformance and by docs.
 
     Attributes:
-        atomic_release: Targets, parked record and op of one resolution become visible together or not at all.
+        atomic_release: Targets, parked record and op of one resolution become visible together or not at all, and of
+            one half's releases under claims at most one does (see `port.Backend.release`).
         resolution_is_unique: The store refuses a second final op or DISCARD for one (transaction, generation).
         fences_checkers: A release or mark under an outdated claim is refused by the store (FENCED).
         deduplicates_targets_s: Seconds for which the store drops a second target with the same id; 0 for never.

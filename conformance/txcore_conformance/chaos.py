@@ -17,6 +17,7 @@ import contextlib
 import json
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 import textwrap
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from txcore.producer.arguments import ReleaseName
 from txcore_conformance import servers
 from txcore_conformance.chaos_faults import Nemesis, Planned, shortfall
 from txcore_conformance.harness import Harness
@@ -70,6 +72,7 @@ def run(
     plans: dict[str, list[Planned]] | None = None,
     producers: Sequence[str] = PRODUCERS,
     checkers: int = CHECKERS,
+    release: ReleaseName = "producer",
 ) -> Report:
     """Run the workload under faults on a started harness with a private broker, and judge it.
 
@@ -79,11 +82,13 @@ def run(
         plans: Faults instead of those that *seed* gives; the run then requires no least number of faults.
         producers: The styles of the producers, one process each.
         checkers: Number of checkers.
+        release: What publishes the halves.
     """
     broker = getattr(harness, "broker", None)
     url = broker.proxied_url + harness.url_options if broker is not None else harness.url  # type: ignore[attr-defined]
     report = Report(getattr(broker, "name", type(harness).__name__), getattr(broker, "version", ""), seed, seconds)
     with Crew(harness, folder, seed=seed, url=url, database=database) as crew:
+        crew.release = release
         for role in producers:
             crew.start(role, rate=RATE)
         for _ in range(checkers):
@@ -106,9 +111,12 @@ def run(
             crew.wait_for_rest(max(1.0, REST_TIME_MAX_S - (time.monotonic() - last_fault_s)))
         except TimeoutError as error:
             report.problems.append(f"L1: {error}")
+            for process in crew.at_work(checkers=True):
+                process.send(signal.SIGUSR1)  # What it waits for is then in its log.
         report.rest_s = time.monotonic() - last_fault_s
         report.problems += crew.dismiss(crew.at_work(checkers=True))
-        report.verdict = crew.judge()
+        is_once = release == "owner" and crew.backend.capabilities.atomic_release
+        report.verdict = crew.judge(is_once=is_once)
         report.problems += report.verdict.problems
         faults = [asdict(fault) for fault in crew.faults]
         (folder / "faults.json").write_text(json.dumps(faults, indent=1), encoding="utf-8")
@@ -213,6 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", nargs="?", const="", default="", help="seed of the faults; default: from the clock")
     parser.add_argument("--database", choices=("postgresql", "mariadb", "sqlite"), default="postgresql")
+    parser.add_argument("--release", choices=("producer", "owner"), default="producer", help="what publishes halves")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, progress to standard error")
     chosen = parser.parse_args(arguments)
     seed = chosen.seed or str(int(time.time()))
@@ -227,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="txcore-chaos-") as folder,
     ):
         quiet_drivers(Path(folder) / "run.log")
-        report = run(harness, chosen.seconds, seed, say, folder=Path(folder), database=database)
+        report = run(harness, chosen.seconds, seed, say, folder=Path(folder), database=database, release=chosen.release)
         if report.problems:
             keep(report, Path(folder), getattr(harness, "broker", None))
     print(json.dumps(asdict(report)) if chosen.json else "\n".join(lines_of(report)))

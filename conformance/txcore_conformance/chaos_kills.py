@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from txcore.producer.arguments import ReleaseName
 from txcore_conformance.chaos import Report, keep, lines_of, quiet_drivers, run
 from txcore_conformance.chaos_faults import Planned
 from txcore_conformance.harness import Harness
@@ -19,7 +20,7 @@ ACCEPTED_MIN: Final = 20
 DOWN_S: Final = 0.3
 
 
-def kill_broker(harness: Harness, count: int, say: Callable[[str], None]) -> Report:
+def kill_broker(harness: Harness, count: int, say: Callable[[str], None], release: ReleaseName = "producer") -> Report:
     """Kill and restart the broker of a started harness *count* times under a live workload, and judge the run.
 
     Raises:
@@ -33,7 +34,8 @@ def kill_broker(harness: Harness, count: int, say: Callable[[str], None]) -> Rep
         with tempfile.TemporaryDirectory(prefix="txcore-kills-") as folder:
             quiet_drivers(Path(folder) / "run.log")
             seed = f"{count}-broker-kills"
-            report = run(private, TIME_MAX_S, seed, say, folder=Path(folder), plans={"broker": plan}, checkers=1)
+            plans = {"broker": plan}
+            report = run(private, TIME_MAX_S, seed, say, folder=Path(folder), plans=plans, checkers=1, release=release)
             if report.faults.get("kill-broker", 0) < count:
                 report.problems.append(
                     f"the broker was killed {report.faults.get('kill-broker', 0)} times, not {count}"

@@ -200,7 +200,7 @@ class CrashKit:
         history = History(at_rest=True, topics=set(self._topics))
         for identity in self._committed[group]:
             history.committed(identity)  # This includes a transaction that no log holds, which is then lost.
-        most = oracle.causes_of_a_crash(self._backend.capabilities)
+        most = oracle.causes_of_a_crash(self._backend.capabilities, self._release)
         for identity, journey in oracle.journeys(self._backend, group).items():
             half = journey.half
             is_known = half is not None and half.messages[0].body != crash_child.UNKNOWN_BODY
@@ -385,7 +385,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.broker_kills:
             from txcore_conformance.chaos_kills import kill_broker, lines_of  # noqa: PLC0415 - needs SQLAlchemy
 
-            report = kill_broker(harness, chosen.broker_kills, _say)
+            report = kill_broker(harness, chosen.broker_kills, _say, chosen.release)
             print("\n".join(lines_of(report)))
             is_wrong |= bool(report.problems)
         return int(is_wrong)

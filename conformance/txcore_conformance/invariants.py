@@ -277,13 +277,19 @@ def _plain(headers: dict[str, str | bytes]) -> dict[str, bytes]:
 
 
 def _judge_order(targets: Sequence[TargetFact], broken: _Broken) -> None:
-    """An atomic release puts a transaction's messages for one partition there in the order of their publishing."""
-    first: dict[tuple[str, int, str], int] = {}
+    """An atomic release puts a transaction's messages for one partition there in the order of their publishing.
+
+    A publisher's second release begins with a message that it has published before.
+    """
+    released: dict[tuple[str, int, str], list[int]] = {}
     for target in sorted(targets, key=lambda target: target.position):
         key = (target.topic, target.partition, target.by)
-        if target.index < first.get(key, -1):
-            broken(Invariant.S12, f"target {target.index} comes after target {first[key]}")
-        first[key] = target.index
+        before = released.setdefault(key, [])
+        if target.index in before:
+            before.clear()
+        elif before and target.index < before[-1]:
+            broken(Invariant.S12, f"target {target.index} comes after target {before[-1]}")
+        before.append(target.index)
 
 
 def _judge_checks(facts: Facts, broken: _Broken) -> None:

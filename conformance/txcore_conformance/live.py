@@ -23,6 +23,7 @@ from txcore import wire
 from txcore.errors import TxcoreError
 from txcore.ids import id_text
 from txcore.port import Backend, Reader
+from txcore.producer.arguments import ReleaseName
 from txcore.records import FINAL_KINDS, LogKind, OpKind
 from txcore.runtime import instrumentation
 from txcore_conformance import oracle
@@ -92,6 +93,7 @@ class Crew:
         self.processes: list[Process] = []
         self.group = f"live-{secrets.token_hex(5)}"
         self.seed = seed or secrets.token_hex(4)
+        self.release: ReleaseName = "producer"  #: what publishes the halves of the processes started from now on
         self._url = url or harness.url
         self._database = database or f"sqlite:///{folder / 'service.db'}"
         self._counts: Counter[str] = Counter()
@@ -149,6 +151,7 @@ class Crew:
             self.immunity_s,
             f"{self.seed}-{name}",
             rate,
+            release=self.release,
         )
         command = [sys.executable, "-m", "txcore_conformance.live_actor", job.to_json()]
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -292,8 +295,8 @@ class Crew:
             ]
         return causes_of(attempts, self.faults, claims)
 
-    def judge(self) -> Verdict:
-        """Read everything back and judge it as at rest."""
+    def judge(self, *, is_once: bool = False) -> Verdict:
+        """Read everything back and judge it as at rest; with *is_once* no fault is a cause of a second copy."""
         history = History(at_rest=True, topics=set(self.topics))
         committed = self._orders.committed()
         for identity in committed:
@@ -303,7 +306,7 @@ class Crew:
             is_known = half is not None and not half.messages[0].body.startswith(NEVER_KNOWN)
             if is_known and identity not in committed:
                 history.rolled_back(identity)
-        for identity, reasons in self.causes().items():
+        for identity, reasons in () if is_once else self.causes().items():
             for reason in reasons:
                 history.caused(identity, reason)
         violations, facts = oracle.judge_group(self.harness, self.backend, self.group, history)

@@ -8,6 +8,7 @@ The process continues after all errors of the broker; only an unexpected error e
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import random
 import signal
@@ -31,6 +32,7 @@ from txcore import (
     hookimpl,
 )
 from txcore.port import Backend
+from txcore.producer.arguments import ReleaseName
 from txcore_conformance.live_orders import NEVER_KNOWN, Deliberate, OrderListener, Orders
 from txcore_conformance.live_record import Journal, Recording
 
@@ -58,6 +60,7 @@ class ActorJob:
     rate: float = 20.0
     interval_s: float = 1.0
     check_max: int = 3
+    release: ReleaseName = "producer"
 
     def to_json(self) -> str:
         """Return the job as one line."""
@@ -146,6 +149,7 @@ class Actor:
                 fence=orders.fence if is_fenced else None,
                 listener=OrderListener(orders, is_fenced=is_fenced),
                 policy=CheckPolicy(immunity_s=job.immunity_s),
+                release=job.release,
             )
 
         producer = self._patiently(made)
@@ -198,7 +202,7 @@ class Actor:
 
 
 def main(text: str) -> None:
-    """Run the job in *text* until SIGTERM."""
+    """Run the job in *text* until SIGTERM; at SIGUSR1 the stack of each thread goes to standard error."""
     fields = json.loads(text)
     actor = Actor(replace(ActorJob(**fields), topics=tuple(fields["topics"])))
 
@@ -206,6 +210,7 @@ def main(text: str) -> None:
         actor.stop()
 
     signal.signal(signal.SIGTERM, stop)
+    faulthandler.register(signal.SIGUSR1)
     actor.born()
     actor.run()
 

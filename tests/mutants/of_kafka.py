@@ -159,6 +159,13 @@ MUTANTS = [
         "kafka",
     ),
     Mutant(
+        "kafka-older-claim-releases",
+        "A release under an older CLAIM of the same process has no effect.",
+        replaced("txcore_kafka.transactions:TransactionLane", "_is_newest", lambda _: lambda _self, _entry: True),
+        "plugins/kafka/tests/test_transactions.py::test_an_older_claim_of_the_same_member_is_fenced",
+        "kafka",
+    ),
+    Mutant(
         "kafka-silence-is-refusal",
         "Only the broker's answer says that a topic is gone.",
         replaced("txcore_kafka.presence:Presence", "_seek", take_silence_for_no_topic),

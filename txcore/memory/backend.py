@@ -65,8 +65,12 @@ class MemoryBackend(ClosedAtExit):
         self, resolution: Resolution, claim: ClaimPort | None, done: Callable[[Outcome], None]
     ) -> None:
         half, op = resolution.half, resolution.op
+        marks = self.broker.mark_counts[half.group, half.partition]
 
         def apply() -> Outcome:
+            is_marked = marks != self.broker.mark_counts[half.group, half.partition]
+            if is_marked and claim is not None and self.broker.profile.is_transactional:
+                return Outcome(Status.UNKNOWN, BackendUnavailableError("a mark ended the transaction"))
             turned_away = None if op is None else self._turned_away(half, op, claim)
             if turned_away is not None:
                 return turned_away
@@ -243,7 +247,7 @@ class MemoryBackend(ClosedAtExit):
                         self._later(timeout_s, lambda: hear(unknown))
                     return
                 outcome = apply()
-                if fate is Fate.TWICE and outcome.status is Status.DURABLE:
+                if fate is Fate.TWICE and outcome.status is Status.DURABLE and not broker.profile.is_transactional:
                     apply()
             if answered:
                 self._later(broker.faults.delay_s(), lambda: hear(outcome))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -20,6 +20,7 @@ from txcore.port import Claim as ClaimPort
 from txcore.records import (
     DECIDING_KINDS,
     DURABLE,
+    MARK_KINDS,
     UNIQUE_KINDS,
     Checkpoint,
     HalfRecord,
@@ -137,6 +138,7 @@ class MemoryBroker:
         self.logs: dict[LogKey, Log] = defaultdict(lambda: Log(profile.position_step))
         self.checkpoints: dict[tuple[str, int], Checkpoint] = {}
         self._owners: dict[tuple[str, int], bytes] = {}
+        self.mark_counts: Counter[tuple[str, int]] = Counter()  #: appended CLAIMs and TICKs by group and partition
         self.resolved: dict[tuple[str, bytes, int], int] = {}
         self.finals: dict[tuple[str, bytes], int] = {}
         self._ended_ms: dict[tuple[str, bytes], int] = {}
@@ -274,6 +276,8 @@ class MemoryBroker:
                     self._ended_ms[group, op.transaction_id] = self.clock.wall_ms()
             if op.kind in DECIDING_KINDS:
                 self.finals.setdefault((group, op.transaction_id), op.kind)
+            if op.kind in MARK_KINDS:
+                self.mark_counts[group, partition] += 1
             if op.kind > OpKind.ROLLBACK:
                 self._note_owner(group, partition, op)
         return self.append(group, LogKind.OP, partition, wire.encode_ops(ops))

@@ -21,6 +21,8 @@ class Profile:
         merge_delay_s: Seconds for which ops wait to be merged into one record; 0 for one record per op.
         answer_timeout_s: Seconds after which a request without an answer is settled UNKNOWN.
         auto_create: Whether unknown target topics are created; else halves for them are refused.
+        is_transactional: Whether a release is a transaction of the broker's, as with Kafka: it is carried out once, and
+            one of a claim takes effect before the next mark of its partition, or never.
         partitions: Number of partitions of a group that is made without a number.
     """
 
@@ -30,6 +32,7 @@ class Profile:
     merge_delay_s: float = 0.0
     answer_timeout_s: float = 1.0
     auto_create: bool = True
+    is_transactional: bool = False
     partitions: int = PARTITION_COUNT_DEFAULT
 
 
@@ -57,6 +60,12 @@ KAFKA_LIKE: Final = Profile(
     ),
     position_step=3,
     merge_delay_s=0.05,
+)
+TRANSACTION_LIKE: Final = replace(
+    KAFKA_LIKE,
+    name="transaction-like",
+    capabilities=replace(KAFKA_LIKE.capabilities, atomic_release=True, fences_checkers=True),
+    is_transactional=True,
 )
 RABBITMQ_LIKE: Final = Profile(
     "rabbitmq-like",

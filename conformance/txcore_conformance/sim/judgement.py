@@ -176,6 +176,12 @@ def _causes(cast: Cast, truth: Truth, journey: Journey) -> int | None:
     """Return how many causes of duplicates the history holds; None where they cannot be counted."""
     if _may_be_asked_again(cast, truth, journey):
         return None
+    half = journey.half
+    is_via_table = journey.transaction_id in cast.database.via_table
+    is_atomic = cast.world.broker.profile.capabilities.atomic_release
+    if half is not None and half.is_by_owner and is_atomic and not is_via_table:
+        cast.world.note("owner's atomic release")
+        return 0
     # A fenced half's immunity has no allowance for differing clocks: a check may run while its producer works.
     is_early = truth.is_fenced and cast.world.broker.faults.half_skew_ms != 0
     return cast.world.causes[journey.transaction_id] + is_early

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
@@ -11,6 +11,8 @@ import msgspec
 
 from txcore.checker import carrying, fence_check, finish
 from txcore.checker.decide import Pending
+from txcore.checker.log_reader import LogReader
+from txcore.checker.partition_owner import PartitionOwner
 from txcore.checker.partition_state import PartitionState
 from txcore.checker.read_halves import ReadHalf
 from txcore.checker.tenure import Tenure
@@ -23,6 +25,7 @@ from txcore_conformance.sim.mutant import KAFKA, RABBITMQ, STEPPED, Mutant, op_f
 _end = PartitionState._end  # noqa: SLF001
 _take = PartitionState._take  # noqa: SLF001
 _close = PartitionState.close
+_mark = PartitionOwner._mark  # noqa: SLF001
 _copy_of = carrying.copy_of
 _resolution_of = ending.resolution_of
 _take_reading = fence_check._take_reading  # noqa: SLF001
@@ -92,7 +95,18 @@ def publish_what_is_sent(tenure: Tenure, pending: Pending, reading: FenceReading
     _take_reading(tenure, pending, FenceReading(FenceAnswer.COMMIT) if is_sent else reading)
 
 
+def judge_without_tick(self: PartitionOwner, logs: LogReader, kind: OpKind) -> Generator[Any, Any, bool]:
+    """Judge halves, and release them again, before a mark shows that every earlier release has ended."""
+    return True if kind is OpKind.TICK else (yield from _mark(self, logs, kind))
+
+
 MUTANTS: Mapping[str, Mutant] = {
+    "released_again_without_tick": Mutant(
+        "R17",
+        replace(PartitionOwner, "_mark", judge_without_tick),
+        (KAFKA,),
+        "a store that keeps resolutions unique refuses the second release; in steps it may be seen twice anyway",
+    ),
     "published_before_read_back": Mutant("R17", replace(finish, "_lacks_committed", lambda _: False)),
     "released_before_target": Mutant(
         "R17",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from txcore import wire
 from txcore.errors import WireFormatError
-from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, MemoryBroker, Profile
+from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, TRANSACTION_LIKE, MemoryBroker, Profile
 from txcore.message_table import Mode
 from txcore.records import LogKind, LogRecord, OpKind
 from txcore_conformance.sim import owning
@@ -36,6 +36,8 @@ OTHERS_REST_MAX_S = 30.0
 STUCK_S = 70.0
 REAL_SHARE = 0.05
 """Share of the seeds that run the real SqlFence, message table and inbox."""
+TRANSACTION_SHARE = 0.3
+"""Share of Kafka's seeds whose releases are transactions of the broker's."""
 PROFILES: tuple[Profile, ...] = tuple(
     replace(
         profile,
@@ -104,10 +106,20 @@ def run(seed: int, *, may_be_real: bool = True) -> SeedResult:
     )
 
 
+def _variant(profile: Profile, rng: random.Random) -> Profile:
+    """Return *profile*, or for a share of Kafka's seeds the one whose releases are transactions."""
+    if profile.name != KAFKA_LIKE.name or rng.random() >= TRANSACTION_SHARE:
+        return profile
+    promises = TRANSACTION_LIKE.capabilities
+    atomic, fenced = promises.atomic_release, promises.fences_checkers
+    capabilities = replace(profile.capabilities, atomic_release=atomic, fences_checkers=fenced)
+    return replace(TRANSACTION_LIKE, capabilities=capabilities)
+
+
 def _stage(seed: int, *, may_be_real: bool) -> Cast:
     """Make the parts of a seed; each kind of event has separate randomness, so that it does not affect the others."""
     surprise_rng = random.Random(f"surprise {seed}")
-    profile, silence_at_s = profile_of(seed), None
+    profile, silence_at_s = _variant(profile_of(seed), random.Random(f"variant {seed}")), None
     if surprise_rng.random() < 0.04:
         # With a retention under a minute, halves would be lost while no reader reads for a minute.
         capabilities = replace(profile.capabilities, half_retention_s=profile.capabilities.half_retention_s and 300.0)

@@ -27,7 +27,8 @@ class Member:
     """A claim that holds every assigned partition and gives up every revoked one."""
 
     def __init__(self, kit: Kit, name: str) -> None:
-        self.claim: Claim = kit.open().claim(kit.group, name)
+        self.backend = kit.open()
+        self.claim: Claim = self.backend.claim(kit.group, name)
         self.held: set[int] = set()
         self.heard: list[tuple[ClaimEventKind, int]] = []
 
@@ -158,6 +159,24 @@ def test_a_partition_given_up_is_assigned_again(kit: Kit) -> None:
     member.held.discard(0)
     kit.until(lambda: 0 in member.poll(), "the partition again")
     assert 2 == member.heard.count((ClaimEventKind.ASSIGNED, 0))
+    kit.wait(member.claim.close(kit.timeout_s))
+
+
+@pytest.mark.requires("atomic_release")
+def test_an_older_claim_of_the_same_member_is_fenced(kit: Kit, topic: str) -> None:
+    """A release that waits while its member claims the partition anew has no effect: the new owner has read the log."""
+    half = raw.half(kit, topic)
+    raw.append(kit, half)
+    member = Member(kit, "alone")
+    kit.until(lambda: half.partition in member.poll(), "the half's partition")
+    backend = member.backend
+    for token in (b"1" * 16, b"2" * 16):
+        _, outcome = raw.mark(kit, OpKind.CLAIM, token, claim=member.claim, backend=backend)
+        assert Status.DURABLE is outcome.status
+    (older,) = raw.release(kit, raw.commit(half, b"1" * 16), claim=member.claim, backend=backend)
+    assert (Status.FENCED, []) == (older.status, kit.bodies(topic))
+    (newer,) = raw.release(kit, raw.commit(half, b"2" * 16), claim=member.claim, backend=backend)
+    assert (Status.DURABLE, [b"payload"]) == (newer.status, kit.bodies(topic))
     kit.wait(member.claim.close(kit.timeout_s))
 
 

@@ -135,6 +135,46 @@ def test_a_claim_writes_for_its_own_partitions_only(together):
     together.wait(mine.close(10))
 
 
+def test_an_older_claim_of_the_same_member_is_fenced(together):
+    """A release that waits while its member claims the partition anew has no effect: the new owner has read the log."""
+    topic = together.topic()
+    half = halves_of(together, topic, 1)[0]
+    mine, _ = assigned_claim(together, "a")
+    for token in (b"1" * 16, b"2" * 16):
+        assert raw.mark(together, OpKind.CLAIM, token, claim=mine)[1].status is DURABLE
+    assert raw.statuses(raw.release(together, raw.commit(half, b"1" * 16), claim=mine)) == [FENCED]
+    assert together.bodies(topic) == []
+    assert raw.statuses(raw.release(together, raw.commit(half, b"2" * 16), claim=mine)) == [DURABLE]
+    together.wait(mine.close(10))
+
+
+def test_a_mark_ends_what_is_uncertain(together):
+    """What a frozen broker left UNKNOWN is visible before the next mark can be read, or never."""
+    backend, topic = together.connect(), together.topic()
+    first, second = halves_of(together, topic, 2)
+    mine, _ = assigned_claim(together, "a", backend)
+    raw.mark(together, OpKind.CLAIM, b"1" * 16, claim=mine, backend=backend)
+    raw.release(together, raw.commit(first, b"1" * 16), claim=mine, backend=backend)
+    together.broker.pause()
+    batch = Recorder([raw.commit(second, b"1" * 16)])
+    backend.release(batch, mine)
+    try:
+        assert raw.statuses(batch.wait(backend, 10.0)) == [UNKNOWN]
+    finally:
+        together.broker.resume()
+
+    def is_marked():
+        return raw.mark(together, OpKind.TICK, b"1" * 16, claim=mine, backend=backend)[1].status in {DURABLE, FENCED}
+
+    together.until(is_marked, "a mark after the thaw")
+    read = [each.transaction_id for each in raw.ops(together)]
+    seen = together.bodies(topic)
+    raw.statuses(raw.release(together, raw.commit(raw.half(together, topic, body=b"third"))))
+    assert (read.count(second.transaction_id), seen.count(b"001")) in {(0, 0), (1, 1)}
+    assert together.bodies(topic) == [*seen, b"third"]
+    together.wait(mine.close(10))
+
+
 def test_a_generation_that_is_over_is_fenced_by_the_broker(together):
     """The broker fences the transaction of a claim whose generation has ended; no target is published."""
     topic = together.topic()

@@ -3,6 +3,10 @@
 Each group has one thread and one transactional client. A transaction holds the entries queued since the last one,
 either of producers or of one claim. An entry with a refused record is tried again alone, so that it does not affect
 other releases. After an error with an unknown outcome a new client replaces the old one and first ends its transaction.
+
+A release of a claim is visible before the next mark of its partition can be read, or never. Marks go through the same
+queue; the entries of an older CLAIM of this process are fenced; the broker refuses a member whose generation is over;
+and readers of committed records wait for every transaction that began before the mark.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from txcore.clock import Clock
 from txcore.errors import BackendUnavailableError, BusyError, ClosedError, TxcoreError
-from txcore.records import DURABLE, LogKind, Outcome, Status
+from txcore.records import DURABLE, LogKind, OpKind, Outcome, Status
 from txcore_kafka.clients import discard, make_producer, producer_config
 from txcore_kafka.codec import is_forbidden, is_membership_lost, kafka_error, translated
 from txcore_kafka.entries import POLL_S, Attempt, Entry
@@ -45,6 +49,7 @@ class TransactionLane:
         self._name = name  #: the transactional id, the same for every client of this backend
         self._changed = threading.Condition()
         self._queue: deque[Entry] = deque()
+        self._tokens: dict[int, bytes] = {}  #: by partition, of the newest CLAIM of this process
         self._producer: Any = None
         self._thread: threading.Thread | None = None
         self._stop_at_s: float | None = None
@@ -187,14 +192,23 @@ class TransactionLane:
         return self._owned(entries)
 
     def _owned(self, entries: list[Entry]) -> list[Entry]:
-        """Fence entries of partitions that their claim does not own: the broker does not check the partition."""
+        """Fence entries of a partition that their claim does not own or has claimed anew; the broker checks neither."""
         owned = []
         for entry in entries:
-            if entry.claim is None or entry.claim.owns(entry.partition):
+            if entry.claim is None or (entry.claim.owns(entry.partition) and self._is_newest(entry)):
                 owned.append(entry)
             else:
                 entry.settle(Outcome(Status.FENCED))
         return owned
+
+    def _is_newest(self, entry: Entry) -> bool:
+        """Return whether no CLAIM that was handed over later has replaced the one of *entry*; note a CLAIM."""
+        op = entry.op
+        if op is None:
+            return True
+        if op.kind == OpKind.CLAIM:
+            self._tokens[entry.partition] = op.token
+        return op.token == self._tokens.get(entry.partition, op.token)
 
     def _again(self, entries: Sequence[Entry]) -> None:
         with self._changed:
