@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import threading
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from txcore_conformance import raw
 from txcore_conformance.kit import Recorder, error_of
+from txcore_kafka import transactions
+from txcore_kafka.clients import make_producer
 from txcore_kafka.options import consumer_group, topic_name
 
 import txcore
@@ -241,6 +244,69 @@ def test_a_frozen_broker_leaves_nothing_half_done(together):
     together.until(lambda: raw.statuses(raw.release(together, raw.commit(third))) == [DURABLE], "the broker again")
     ended = {each.transaction_id for each in raw.ops(together)}
     assert (second.transaction_id in ended) == (b"001" in together.bodies(topic))
+
+
+class Bounded:
+    """A client of the driver whose calls to a coordinator need a timeout; without one they may never return."""
+
+    def __init__(self, config):
+        self._client = make_producer(config)
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def send_offsets_to_transaction(self, places, metadata, timeout_s):
+        self._client.send_offsets_to_transaction(places, metadata, timeout_s)
+
+    def commit_transaction(self, timeout_s):
+        self._client.commit_transaction(timeout_s)
+
+    def abort_transaction(self, timeout_s):
+        self._client.abort_transaction(timeout_s)
+
+
+def test_every_call_to_a_coordinator_is_bounded(together, monkeypatch):
+    """The driver's call for a claim's offsets once never returned, after its broker had been killed and frozen."""
+    monkeypatch.setattr(transactions, "make_producer", Bounded)
+    backend, small = together.connect(), together.make_topic(max_message_bytes=2_000)
+    (half,) = halves_of(together, together.topic(), 1)
+    bad = raw.half(together, small, body=bytes(3_000))
+    mine, _ = assigned_claim(together, "a", backend)
+    releases = [raw.commit(each, b"t" * 16) for each in (half, bad)]
+    assert raw.statuses(raw.release(together, *releases, claim=mine, backend=backend)) == [DURABLE, REFUSED]
+    together.wait(mine.close(10))
+
+
+def test_a_call_that_never_returns_is_given_up(together, monkeypatch):
+    """Another client continues after a call of the driver that does not return, and its transaction has no effect."""
+    stuck, over = threading.Event(), threading.Event()
+
+    class Endless(Bounded):
+        def send_offsets_to_transaction(self, places, metadata, timeout_s):
+            if not stuck.is_set():
+                stuck.set()
+                over.wait()
+            super().send_offsets_to_transaction(places, metadata, timeout_s)
+
+    monkeypatch.setattr(transactions, "make_producer", Endless)
+    monkeypatch.setattr(transactions, "STUCK_FACTOR", 1)
+    backend, topic = together.connect(), together.topic()
+    first, second = halves_of(together, topic, 2)
+    mine, _ = assigned_claim(together, "a", backend)
+
+    def release(half):
+        return raw.statuses(raw.release(together, raw.commit(half, b"t" * 16), claim=mine, backend=backend))
+
+    try:
+        assert release(first) == [UNKNOWN]
+        assert stuck.is_set()
+        together.until(lambda: release(second) == [DURABLE], "another client")
+    finally:
+        over.set()
+    former = [each for each in threading.enumerate() if each.name == "txcore-kafka-transact"]
+    together.until(lambda: sum(each.is_alive() for each in former) == len(former) - 1, "the end of the stuck thread")
+    assert together.bodies(topic) == [b"001"]
+    together.wait(mine.close(10))
 
 
 def test_a_half_need_not_wait_for_a_releases_deadline(together):

@@ -3,6 +3,8 @@
 Each group has one thread and one transactional client. A transaction holds the entries queued since the last one,
 either of producers or of one claim. An entry with a refused record is tried again alone, so that it does not affect
 other releases. After an error with an unknown outcome a new client replaces the old one and first ends its transaction.
+The driver's calls have timeouts, and yet one of them may never return after faults of the broker. Then a new thread
+with a new client continues. What the old one does has no effect, as its client is fenced by its transactional id.
 
 A release of a claim is visible before the next mark of its partition can be read, or never. Marks go through the same
 queue; the entries of an older CLAIM of this process are fenced; the broker refuses a member whose generation is over;
@@ -36,6 +38,8 @@ RECORD_COUNT_MAX: Final = 10_000
 IDLE_S: Final = 0.5
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 2.0
+STUCK_FACTOR: Final = 4
+"""Time after which a transaction's thread is given up, as a multiple of `transaction_timeout_s`; each call has one."""
 CALL_S: Final = 5.0
 """Longest block, in seconds, of one call to the transaction coordinator before it is made again."""
 
@@ -45,13 +49,14 @@ class TransactionLane:
 
     def __init__(self, options: Options, clock: Clock, name: str) -> None:
         self._options = options
+        self._timeout_s = options.transaction_timeout_s  #: of a call to a coordinator, which else may never return
         self._clock = clock
         self._name = name  #: the transactional id, the same for every client of this backend
         self._changed = threading.Condition()
         self._queue: deque[Entry] = deque()
         self._tokens: dict[int, bytes] = {}  #: by partition, of the newest CLAIM of this process
-        self._producer: Any = None
         self._thread: threading.Thread | None = None
+        self._busy_since_s: float | None = None  #: when the thread began a transaction that has not ended
         self._stop_at_s: float | None = None
         self._is_forbidden = False  #: the broker refused the last client for want of a right
         self.rebuilt_count = 0
@@ -62,7 +67,8 @@ class TransactionLane:
     def start(self) -> None:
         """Start the thread and its client before the first release, as `init_transactions` is slow."""
         with self._changed:
-            if self._thread is None and self._stop_at_s is None:
+            if self._stop_at_s is None and (self._thread is None or self._is_stuck()):
+                self._busy_since_s = None
                 self._thread = threading.Thread(target=self._run, name="txcore-kafka-transact", daemon=True)
                 self._thread.start()
 
@@ -96,25 +102,32 @@ class TransactionLane:
         for entry in left:
             entry.expire(ClosedError("the backend was closed before the broker answered"))
 
+    def _is_stuck(self) -> bool:
+        since_s = self._busy_since_s
+        if since_s is None or self._clock.elapsed_s() - since_s < STUCK_FACTOR * self._timeout_s:
+            return False
+        _log.error("kafka.transaction_stuck", extra={"txcore": {"name": self._name}})
+        return True
+
     # -- the lane's thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = threading.Event()
-        retry_s = RETRY_S
-        while not self._is_over():
+        pause, retry_s = threading.Event(), RETRY_S
+        client: list[Any] = []  # One, in a list that another thread empties: the end of a client may take long.
+        while self._is_current() and not self._is_over():
             trouble = ""
             try:
-                if self._producer is None:
+                if not client:
                     if self._is_forbidden and not self._has_work():
                         continue
-                    self._connect()
+                    client = self._connect()
                     retry_s = RETRY_S
                 entries = self._gather()
                 if entries:
-                    self._commit(entries)
+                    self._commit(client[0], entries)
                     pause.wait(INTERVAL_S)
                 else:
-                    self._producer.poll(0)
+                    client[0].poll(0)
             except KafkaException as error:
                 trouble = str(error)
                 self._is_forbidden = is_forbidden(error)
@@ -125,10 +138,17 @@ class TransactionLane:
                 _log.exception("kafka.transaction_thread")
                 trouble = repr(error)
             if trouble:  # the error, which refers to the client, is gone by now
-                self._give_up_client(trouble)
+                _log.warning("kafka.transactional_producer_rebuilt", extra={"txcore": {"reason": trouble}})
+                self.rebuilt_count += 1
+                former, client = client, []
+                discard(former)
                 pause.wait(retry_s)
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
-        self._discard_client()
+        discard(client)
+
+    def _is_current(self) -> bool:
+        """Return whether the calling thread is the lane's; one that was stuck is so no more."""
+        return threading.current_thread() is self._thread
 
     def _is_over(self) -> bool:
         stop_at_s = self._stop_at_s
@@ -149,8 +169,8 @@ class TransactionLane:
         for entry in refused:
             entry.settle(Outcome(Status.REFUSED, error))
 
-    def _connect(self) -> None:
-        """Create a client. `init_transactions` ends the transaction that the last client may have left open."""
+    def _connect(self) -> list[Any]:
+        """Return a new client, in a list; it ends the transaction that the last client may have left open."""
         timeout_ms = round(self._options.transaction_timeout_s * 1000)
         config = producer_config(self._options) | {
             "transactional.id": self._name,
@@ -158,18 +178,13 @@ class TransactionLane:
             "message.timeout.ms": timeout_ms,
             "socket.timeout.ms": timeout_ms,
         }
-        self._producer = make_producer(config)
-        self._producer.init_transactions(CALL_S)
-
-    def _give_up_client(self, reason: str) -> None:
-        _log.warning("kafka.transactional_producer_rebuilt", extra={"txcore": {"reason": reason}})
-        self.rebuilt_count += 1
-        self._discard_client()
-
-    def _discard_client(self) -> None:
-        old = [] if self._producer is None else [self._producer]
-        self._producer = None
-        discard(old)
+        client = [make_producer(config)]
+        try:
+            client[0].init_transactions(CALL_S)
+        except KafkaException:
+            discard(client)
+            raise
+        return client
 
     def _gather(self) -> list[Entry]:
         """Return the entries of the next transaction: all of one claim, or all without a claim, in their order."""
@@ -212,32 +227,37 @@ class TransactionLane:
 
     def _again(self, entries: Sequence[Entry]) -> None:
         with self._changed:
-            self._queue.extendleft(reversed(entries))
+            if self._is_current():
+                self._queue.extendleft(reversed(entries))
 
-    def _commit(self, entries: list[Entry]) -> None:
+    def _commit(self, producer: Any, entries: list[Entry]) -> None:
         """Carry out one transaction.
 
         Raises:
             KafkaException: the client cannot be used any more; every entry is settled or queued again.
         """
-        attempt = Attempt(self._producer, entries)
+        attempt = Attempt(producer, entries)
         is_committing = False
+        self._busy_since_s = self._clock.elapsed_s()
         try:
-            self._producer.begin_transaction()
+            producer.begin_transaction()
             for entry in entries:
                 entry.publish(attempt.send)
             attempt.send_ops()
             self._await_reports(attempt)
             if attempt.failed:
-                self._producer.abort_transaction()
+                producer.abort_transaction(self._timeout_s)
                 self._sort_out(attempt)
                 return
-            self._send_offsets(entries)
+            self._send_offsets(attempt)
             is_committing = True
-            self._producer.commit_transaction()
+            producer.commit_transaction(self._timeout_s)
         except KafkaException as error:
             self._end_in_trouble(attempt, error, is_committing=is_committing)
             return
+        finally:
+            if self._is_current():
+                self._busy_since_s = None
         self.commit_count += 1
         for entry in entries:
             entry.settle(DURABLE)
@@ -246,24 +266,24 @@ class TransactionLane:
         """Wait for all delivery reports; an abort while the first record is sent can be fatal (librdkafka #4849)."""
         deadline_s = self._clock.elapsed_s() + self._options.transaction_timeout_s
         while attempt.left:
-            self._producer.poll(POLL_S)
+            attempt.producer.poll(POLL_S)
             if self._clock.elapsed_s() > deadline_s:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no delivery reports"))  # noqa: SLF001
 
-    def _send_offsets(self, entries: Sequence[Entry]) -> None:
+    def _send_offsets(self, attempt: Attempt) -> None:
         """Tie a claim's transaction to its membership: the broker refuses a generation that has ended."""
-        claim = entries[0].claim
+        claim = attempt.entries[0].claim
         if claim is None:
             return
         topic = topic_name(claim.group, LogKind.HALF)
         places = [
             TopicPartition(topic, partition, claim.checkpointed(partition))
-            for partition in sorted({entry.partition for entry in entries})
+            for partition in sorted({entry.partition for entry in attempt.entries})
         ]
         metadata = claim.group_metadata()
         if metadata is None:
             raise KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID, "the claim has left its group"))
-        self._producer.send_offsets_to_transaction(places, metadata)
+        attempt.producer.send_offsets_to_transaction(places, metadata, self._timeout_s)
 
     def _sort_out(self, attempt: Attempt) -> None:
         """After an abort, refuse a refused entry that was alone; try other refused ones alone, the rest together."""
@@ -304,6 +324,6 @@ class TransactionLane:
         else:
             self._again([entry for entry in attempt.entries if not entry.is_done])
         if is_abortable or (cause is not None and is_membership_lost(cause) and not cause.fatal()):
-            self._producer.abort_transaction()
+            attempt.producer.abort_transaction(self._timeout_s)
             return
         raise error
