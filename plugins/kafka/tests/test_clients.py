@@ -7,9 +7,13 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from txcore_conformance import raw
-from txcore_kafka import clients, ownership
+from txcore_kafka import clients, control, ownership
+from txcore_kafka.options import Options
 from txcore_kafka.readers import Connection
 
+from txcore.clock import SystemClock
+from txcore.errors import BackendTimeoutError
+from txcore.port import failed
 from txcore.records import Checkpoint, ClaimEventKind, LogKind, Position
 
 HALF = LogKind.HALF
@@ -48,6 +52,25 @@ def test_loading_a_checkpoint_does_not_wait_for_its_consumer(kit, endless):
     for _ in range(2):
         assert kit.backend.load_checkpoint(kit.group, 0).result(kit.timeout_s) == checkpoint
     kit.until(lambda: len(endless) >= 2, "two consumers that do not end")
+
+
+def test_an_admin_client_without_an_answer_is_replaced(monkeypatch):
+    """After a request that timed out the next one has a new client, which looks for the cluster's controller anew."""
+    made = []
+
+    class Silent:
+        def __init__(self, _settings):
+            made.append(self)
+
+        def describe_topics(self, _topics, **_settings):
+            return {"target": failed(KafkaException(KafkaError(KafkaError._TIMED_OUT)))}
+
+    monkeypatch.setattr(control, "make_admin", Silent)
+    asking = control.Control(Options(), SystemClock(), clients.ConnectionNews())
+    for count in (1, 2):
+        with pytest.raises(BackendTimeoutError):
+            asking.look(["target"])
+        assert len(made) == count
 
 
 def test_a_failed_fetch_does_not_wait_for_its_consumer(kit, topic, endless, monkeypatch):

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
     ResourceType,
 )
 
+from txcore.backends import exit_flush as exiting
 from txcore.clock import Clock
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, TxcoreError
 from txcore.port import failed, running
@@ -63,11 +64,18 @@ class Control:
         self._clock = clock
         self._news = news
         self._admin: Any = None
+        self._is_doubtful = False  #: a request had no answer in time
         self.partition_counts: dict[str, int] = {}
 
     @property
     def admin(self) -> Any:
-        """The driver's admin client, made with the first request."""
+        """The driver's admin client; a new one for the first request, and after one without an answer.
+
+        After a restart of the broker the driver may not find its controller for minutes; a new client asks anew.
+        """
+        if self._is_doubtful:
+            former, self._admin, self._is_doubtful = [self._admin], None, False
+            exiting.run_beside(former.clear, "txcore-kafka-end")
         if self._admin is None:
             self._admin = make_admin(self._options.connection())
         return self._admin
@@ -77,6 +85,7 @@ class Control:
         ours = translated(error, what)
         if not isinstance(ours, BackendTimeoutError | BackendUnavailableError):
             return ours
+        self._is_doubtful |= isinstance(ours, BackendTimeoutError)
         text = f"Kafka at {self._options.servers}: {ours}"
         if self._news.refusal is not None:
             return BackendUnavailableError(f"{text}; the last connection was refused: {self._news.refusal.str()}")
