@@ -152,9 +152,11 @@ def test_thirty_two_writers_and_a_checker_have_no_deadlock(mariadb, threads):
 
     checker = threads.submit(check)
     writers = [threads.submit(write) for _ in range(32)]
-    for done in writers:
-        done.result(60)
-    stopped.set()
+    try:
+        for done in writers:
+            done.result(60)
+    finally:
+        stopped.set()
     checker.result(30)
     with mariadb.engine.connect() as connection:
         orders = connection.execute(text(f"SELECT count(*) FROM {mariadb.orders_table}")).scalar_one()
