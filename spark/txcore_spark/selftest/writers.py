@@ -91,12 +91,12 @@ class RabbitmqWriter:
     def __init__(self, url: str, group: str) -> None:
         import pika  # type: ignore[import-untyped]  # noqa: PLC0415
         from txcore_rabbitmq import names  # noqa: PLC0415
-        from txcore_rabbitmq.connection import connection_parameters  # noqa: PLC0415
+        from txcore_rabbitmq.connection import connection_parameters, open_blocking  # noqa: PLC0415
         from txcore_rabbitmq.options import parse_url  # noqa: PLC0415
 
         self._pika, self._names = pika, names
         self._group = group
-        self._connection = pika.BlockingConnection(connection_parameters(parse_url(url), 0, "txcore self-test"))
+        self._connection = open_blocking(connection_parameters(parse_url(url), 0, "txcore self-test"), "connecting")
         self._channel = self._connection.channel()
 
     def prepare(self, topics: Sequence[str]) -> None:
