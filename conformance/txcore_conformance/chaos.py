@@ -115,8 +115,7 @@ def run(
                 process.send(signal.SIGUSR1)  # What it waits for is then in its log.
         report.rest_s = time.monotonic() - last_fault_s
         report.problems += crew.dismiss(crew.at_work(checkers=True))
-        is_once = release == "owner" and crew.backend.capabilities.atomic_release
-        report.verdict = crew.judge(is_once=is_once)
+        report.verdict = crew.judge()
         report.problems += report.verdict.problems
         faults = [asdict(fault) for fault in crew.faults]
         (folder / "faults.json").write_text(json.dumps(faults, indent=1), encoding="utf-8")

@@ -93,7 +93,7 @@ class Crew:
         self.processes: list[Process] = []
         self.group = f"live-{secrets.token_hex(5)}"
         self.seed = seed or secrets.token_hex(4)
-        self.release: ReleaseName = "producer"  #: what publishes the halves of the processes started from now on
+        self.release: ReleaseName = "producer"  #: what publishes the halves; set before any process starts
         self._url = url or harness.url
         self._database = database or f"sqlite:///{folder / 'service.db'}"
         self._counts: Counter[str] = Counter()
@@ -295,8 +295,8 @@ class Crew:
             ]
         return causes_of(attempts, self.faults, claims)
 
-    def judge(self, *, is_once: bool = False) -> Verdict:
-        """Read everything back and judge it as at rest; with *is_once* no fault is a cause of a second copy."""
+    def judge(self) -> Verdict:
+        """Read everything back and judge it as at rest."""
         history = History(at_rest=True, topics=set(self.topics))
         committed = self._orders.committed()
         for identity in committed:
@@ -306,6 +306,7 @@ class Crew:
             is_known = half is not None and not half.messages[0].body.startswith(NEVER_KNOWN)
             if is_known and identity not in committed:
                 history.rolled_back(identity)
+        is_once = oracle.is_released_once(self.backend.capabilities, self.release)
         for identity, reasons in () if is_once else self.causes().items():
             for reason in reasons:
                 history.caused(identity, reason)

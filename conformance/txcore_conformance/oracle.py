@@ -225,14 +225,19 @@ def judge_facts(facts: Iterable[Facts], capabilities: Capabilities, *, at_rest: 
     ]
 
 
+def is_released_once(capabilities: Capabilities, release: ReleaseName) -> bool:
+    """Return whether nothing is a cause of a duplicate: releases are atomic, and an owner reads the log before each."""
+    return capabilities.atomic_release and release == "owner"
+
+
 def causes_of_a_crash(capabilities: Capabilities, release: ReleaseName = "producer") -> int:
     """Return how many duplicates the kill of a process may cause: none where at most one release takes effect.
 
     Args:
-        release: What publishes the halves; only an owner reads the log before each release.
+        release: What publishes the halves.
     """
-    is_once = capabilities.resolution_is_unique or release == "owner"
-    return 0 if capabilities.atomic_release and is_once else 1
+    is_unique = capabilities.atomic_release and capabilities.resolution_is_unique
+    return 0 if is_unique or is_released_once(capabilities, release) else 1
 
 
 def everything_in(harness: Harness, topic: str) -> Sequence[Delivered]:

@@ -38,21 +38,23 @@ REAL_SHARE = 0.05
 """Share of the seeds that run the real SqlFence, message table and inbox."""
 TRANSACTION_SHARE = 0.3
 """Share of Kafka's seeds whose releases are transactions of the broker's."""
-PROFILES: tuple[Profile, ...] = tuple(
-    replace(
-        profile,
-        capabilities=replace(
-            profile.capabilities,
-            release_time_max_s=1.5,
-            half_retention_s=None if profile.capabilities.half_retention_s is None else 40.0,
-            op_retention_s=None,
-            # One node holds all logs of the strong broker.
-            clock_skew_max_s=2.0 if profile in (KAFKA_LIKE, NATS_LIKE) else 0.0,
-            note_size_max=400,
-        ),
+
+
+def _played(profile: Profile) -> Profile:
+    """Return *profile* with the times and sizes of a seed, in which much happens within a minute."""
+    capabilities = replace(
+        profile.capabilities,
+        release_time_max_s=1.5,
+        half_retention_s=None if profile.capabilities.half_retention_s is None else 40.0,
+        op_retention_s=None,
+        # One node holds all logs of the strong broker.
+        clock_skew_max_s=2.0 if profile in (KAFKA_LIKE, NATS_LIKE, TRANSACTION_LIKE) else 0.0,
+        note_size_max=400,
     )
-    for profile in (STRONG, KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE)
-)
+    return replace(profile, capabilities=capabilities)
+
+
+PROFILES: tuple[Profile, ...] = tuple(map(_played, (STRONG, KAFKA_LIKE, RABBITMQ_LIKE, NATS_LIKE)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,8 @@ def run(seed: int, *, may_be_real: bool = True) -> SeedResult:
 
 def _variant(profile: Profile, rng: random.Random) -> Profile:
     """Return *profile*, or for a share of Kafka's seeds the one whose releases are transactions."""
-    if profile.name != KAFKA_LIKE.name or rng.random() >= TRANSACTION_SHARE:
-        return profile
-    promises = TRANSACTION_LIKE.capabilities
-    atomic, fenced = promises.atomic_release, promises.fences_checkers
-    capabilities = replace(profile.capabilities, atomic_release=atomic, fences_checkers=fenced)
-    return replace(TRANSACTION_LIKE, capabilities=capabilities)
+    is_transactional = profile.name == KAFKA_LIKE.name and rng.random() < TRANSACTION_SHARE
+    return _played(TRANSACTION_LIKE) if is_transactional else profile
 
 
 def _stage(seed: int, *, may_be_real: bool) -> Cast:
