@@ -106,6 +106,31 @@ def test_two_checkers_waiting_on_a_key_whose_producer_rolls_back_do_not_deadlock
     assert not [reading.reason for reading in readings if "1213" in reading.reason]
 
 
+def test_producers_that_wait_for_a_check_that_rolls_back_begin(mariadb, threads, eventually):
+    """A check that finds one row locked rolls the others back; producers that waited for those do not deadlock.
+
+    Both have inherited the lock of the gap into which both insert (MariaDB's 1213).
+    """
+
+    def write(transaction_id):
+        mariadb.fence.commit(mariadb.fence.begin(None, transaction_id, GROUP))
+
+    for _ in range(10):
+        ids = [mariadb.new_id() for _ in range(2)]
+        with mariadb.engine.connect() as check:
+            check.execute(text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"))
+            for transaction_id in ids:
+                values = {"id": transaction_id, "producer_group": GROUP}
+                sql = f"INSERT INTO {mariadb.fence_table} (transaction_id, state, producer_group)"
+                check.execute(text(f"{sql} VALUES (:id, 2, :producer_group)"), values)
+            writers = [threads.submit(write, transaction_id) for transaction_id in ids]
+            eventually(lambda: mariadb.waiters() == 2)
+            check.rollback()
+        for done in writers:
+            done.result(30)
+        assert [mariadb.row(transaction_id) for transaction_id in ids] == [FenceAnswer.COMMIT] * 2
+
+
 def test_deadlock_of_a_check_is_tried_again_and_then_no_answer(mariadb, monkeypatch):
     """A check repeats a deadlock (1213) up to its bound, and then has no answer."""
     transaction_id = mariadb.committed()

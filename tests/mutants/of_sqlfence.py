@@ -9,7 +9,7 @@ from mutant import Mutant
 from txcore import digest
 from txcore.fence import FenceAnswer, FenceReading
 from txcore.producer import transaction_flow
-from txcore.sqlfence import checks, failures, identity
+from txcore.sqlfence import checks, failures, fence_row, identity
 from txcore.sqlfence.connections import SqlAlchemyBorder
 from txcore.sqlfence.dialects import Dialect
 from txcore.sqlfence.mysql import MySQL
@@ -157,6 +157,12 @@ MUTANTS = [
         "A digest of messages covers their order.",
         replaced(digest, "joined", lambda digests: _joined(sorted(digests))),
         "tests/core/vocabulary/test_wire_vectors.py::test_digests_of_messages[two messages]",
+    ),
+    Mutant(
+        "fence-begin-tried-once",
+        "A row that is a transaction's first statement is tried again when the database aborts it.",
+        replaced(fence_row, "_OWNED_ATTEMPTS_MAX", 1),
+        "tests/fence/test_race.py::test_producers_that_wait_for_a_check_that_rolls_back_begin",
     ),
     Mutant(
         "fence-lock-wait-kept",

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from txcore.sqlfence.identity import Database
 
 Read = TypeVar("Read")
+_OWNED_ATTEMPTS_MAX: Final = 4
+"""Most tries of a row that the fence inserts as the first statement of a transaction of its own.
+
+The database may abort it although no other statement is in it: on MariaDB and MySQL two producers block each other if
+they waited for two rows of one check, and the check rolls back.
+"""
 _AUTOCOMMIT_TEXT: Final = (
     "the connection is in autocommit mode: the fence row would be committed before the local transaction; "
     "begin a transaction first"
@@ -58,17 +64,22 @@ class RowKeeper:
         """
         check_id(transaction_id)
         check_group(group)
-        try:
-            writer = self._writer(border)
-            self._dialect.begin(border, writer)
-            if not self._dialect.sets_durability:
-                self._require_durable(border, writer)
-            database = self._write(border, writer, transaction_id, group, rows, expected, digest)
-            if not owned and not writer.is_surely_open():
-                self._dialect.verify(writer, transaction_id)
-            border.mark(transaction_id, database, owned=owned)
-        except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
-            self._undo(border, transaction_id, "written", error)
+        for left in reversed(range(_OWNED_ATTEMPTS_MAX if owned else 1)):
+            try:
+                writer = self._writer(border)
+                self._dialect.begin(border, writer)
+                if not self._dialect.sets_durability:
+                    self._require_durable(border, writer)
+                database = self._write(border, writer, transaction_id, group, rows, expected, digest)
+                if not owned and not writer.is_surely_open():
+                    self._dialect.verify(writer, transaction_id)
+                border.mark(transaction_id, database, owned=owned)
+            except Exception as error:  # noqa: BLE001 - it is raised again as an error of txcore
+                if not left or failure_of(error, self._secret).cause is not Cause.COLLISION:
+                    self._undo(border, transaction_id, "written", error)
+                self.roll_back(border)
+            else:
+                return
 
     def _write(
         self,
