@@ -208,9 +208,13 @@ class Publisher:
             error: TxcoreError = BackendTimeoutError("RabbitMQ has not confirmed a message in time; it may be stored")
             sending.settle(Status.UNKNOWN, error)
         else:
-            sending.settle(Status.REFUSED, BackendUnavailableError(f"the message was not sent: {self._why()}"))
+            sending.settle(Status.REFUSED, BackendUnavailableError(f"the message was not sent: {self._why(sending)}"))
 
-    def _why(self) -> str:
+    def _why(self, sending: Sending) -> str:
         if self._blocked:
             return f"RabbitMQ blocks publishers ({self._blocked})"
-        return self._reason if self._connection is None else "RabbitMQ or this process is too slow for what is asked"
+        if self._connection is None:
+            return self._reason
+        if sending.freed is None:  # watched, not started
+            return "RabbitMQ has not answered in time whether its targets exist"
+        return "RabbitMQ or this process is too slow for what is asked"
