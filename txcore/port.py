@@ -127,7 +127,9 @@ class Claim(Protocol):
     def poll(self) -> Sequence[ClaimEvent]:
         """Return the ownership changes since the last call; at once.
 
-        An assignment that ended before it was polled leaves no event, and its partition waits for no answer.
+        An assignment that ended before it was polled leaves no event, and its partition waits for no answer. A member
+        that does not poll for long is stuck, and loses its partitions although its connection lives: they go to
+        others, and it gets LOST, then a share again, when it polls.
 
         Raises:
             ConfigError, ClosedError: nothing else; a failure of the broker shows as LOST, or as no event.

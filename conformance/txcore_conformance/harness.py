@@ -64,8 +64,8 @@ class Harness(abc.ABC):
         gaps: Test name to `Gap`; strict: when the test passes, the run fails until the gap is deleted.
         url: URL for `txcore.connect` in a child process, of the same broker; "" when no other process can reach it.
         timeout_s: Longest time that a test waits for something that must happen.
-        silent_member_max_s: Longest time that a connected but inactive member keeps its partitions after another
-            one joins; None for no limit.
+        silent_member_max_s: Longest time that a connected member keeps partitions after its last poll, while others
+            ask for them; None for no limit.
         immunity_s: Immunity of the orphaned halves of tests: longer than a few round trips to the broker.
     """
 

@@ -8,6 +8,7 @@ import msgspec
 from mutant import Mutant
 
 from txcore import message, wire
+from txcore.backends.holdings import Holdings
 from txcore.checker import finish
 from txcore.checker.partition_state import PartitionState
 from txcore.checker.tenure import Tenure
@@ -91,6 +92,12 @@ MUTANTS = [
         "The demo's verdict allows a second copy for each attempt that was killed.",
         lambda: mock.patch("txcore_conformance.demo.verdict._header", return_value=""),
         "tests/cli/test_demo_verdict.py::test_each_killed_attempt_may_leave_a_copy[copies1-dead1]",
+    ),
+    Mutant(
+        "stuck-checker-keeps",
+        "A checker that does not poll loses its partitions, although its process and connections live.",
+        lambda: mock.patch.object(Holdings, "is_stuck", new=False),
+        "tests/core/backends/test_holdings.py::test_time_without_a_poll_is_counted",
     ),
     Mutant(
         "identity-repeats",

@@ -15,6 +15,10 @@ BEATS_PER_LEASE: Final = 5
 class Member(Protocol):
     """A claim that keeps its lease by heartbeats."""
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its checker does not poll; then it does not beat, and its lease runs out."""
+
     def beat(self) -> None:
         """Begin a heartbeat, unless the last one is still under way; does not wait for the broker.
 
@@ -79,6 +83,7 @@ class Heartbeat:
             self._wake.clear()
             try:
                 for member in self._kept():
-                    member.beat()
+                    if not member.is_stuck:
+                        member.beat()
             except ClosedError:
                 return

@@ -8,6 +8,8 @@ The broker's side grants a partition, wants it back or takes it away; the checke
     OFFERED  -- revoke ------->  LEAVING   ASSIGNED is withdrawn
     HELD, DRAINING  -- give_up ----------------------------->  LEAVING
     DRAINING -- lose_overdue ->  LEAVING   LOST is queued
+    OFFERED  -- resign ------->  LEAVING   ASSIGNED is withdrawn
+    HELD, DRAINING  -- resign ------------------------------>  LEAVING   LOST is queued
     LEAVING  -- freed -------->  free
     LEAVING  -- offer_again -->  OFFERED   ASSIGNED is queued
     OFFERED, LEAVING  -- lose  ->  free    ASSIGNED is withdrawn
@@ -20,15 +22,23 @@ the broker still counts it: the backend gives the partition back and then calls 
 An end withdraws the events of its assignment that were not polled. So an assignment that ends before it was polled
 leaves no event, a REVOKING is polled only while it can be answered, and ASSIGNED never follows the end of its own
 assignment. A LOST that is queued stays, whatever comes after it.
+
+A checker that does not poll is stuck, although its process and its connections live: it would keep its partitions for
+ever. The backend asks `is_stuck` and stops its heartbeats, or resigns, until the checker polls again.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
+from typing import Final
 
 from txcore.records import ClaimEvent, ClaimEventKind
+
+STUCK_LEASES: Final = 3
+"""Time without a poll, in leases (or heartbeats, where a broker counts those), after which a checker is stuck."""
 
 
 class State(Enum):
@@ -49,10 +59,12 @@ class Holdings:
 
     Args:
         now_s: The clock of drain times, in seconds, such as `Clock.elapsed_s`.
+        stuck_after_s: Time without a poll, in seconds, after which the checker is stuck; without a limit by default.
     """
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
+    def __init__(self, now_s: Callable[[], float], stuck_after_s: float = math.inf) -> None:
         self._now_s = now_s
+        self._stuck_after_s = stuck_after_s
         self._lock = threading.Lock()
         self._states: dict[int, State] = {}
         self._until_s: dict[int, float] = {}  # when the draining partitions are lost
@@ -138,6 +150,14 @@ class Holdings:
                 self._end(partition, is_lost=True, is_leaving=True)
             return overdue
 
+    def resign(self) -> list[int]:
+        """End all assignments of a checker that is stuck, and return their partitions, to be given back."""
+        with self._lock:
+            ended = sorted(partition for partition, state in self._states.items() if state is not State.LEAVING)
+            for partition in ended:
+                self._end(partition, is_lost=True, is_leaving=True)
+            return ended
+
     def freed(self, partition: int) -> None:
         """Forget a partition that was leaving: the broker has it back."""
         with self._lock:
@@ -167,9 +187,9 @@ class Holdings:
         return self._in({State.LEAVING})
 
     @property
-    def unpolled_s(self) -> float:
-        """The time since the last poll, or since the start, in seconds."""
-        return self._now_s() - self._polled_s
+    def is_stuck(self) -> bool:
+        """Whether the last poll, or the start, was too long ago."""
+        return self._now_s() - self._polled_s > self._stuck_after_s
 
     # -- under the lock -----------------------------------------------------------------------------------------------
 

@@ -180,6 +180,22 @@ def test_an_older_claim_of_the_same_member_is_fenced(kit: Kit, topic: str) -> No
     kit.wait(member.claim.close(kit.timeout_s))
 
 
+def test_a_member_whose_loop_is_stuck_loses_its_partitions(kit: Kit) -> None:
+    """A connected member that stops polling keeps nothing, and gets a share again when it polls."""
+    if kit.harness.silent_member_max_s is None:
+        pytest.skip("a member of this backend that does not poll keeps its partitions")
+    stuck, other = Member(kit, "stuck"), Member(kit, "other")
+    kit.until(lambda: stuck.poll() | other.poll() == ALL and stuck.held and other.held, "a share for each")
+    kit.until(lambda: other.poll() == ALL, "what the stuck member had")
+    (lost,) = stuck.held
+    assert lost not in stuck.poll()
+    assert stuck.heard.count((ClaimEventKind.LOST, lost)) == 1
+    kit.until(lambda: stuck.poll() | other.poll() == ALL and stuck.held and other.held, "a share for each again")
+    assert not stuck.held & other.held
+    for member in (stuck, other):
+        kit.wait(member.claim.close(kit.timeout_s))
+
+
 def test_giving_up_a_partition_of_another_member_changes_nothing(kit: Kit) -> None:
     """A member that never had the partition, or gave it up before, does not affect its owner."""
     first, second = Member(kit, "first"), Member(kit, "second")

@@ -18,7 +18,7 @@ import msgspec
 from txcore.backends.checkpoint_record import decode_checkpoint, encode_checkpoint
 from txcore.backends.fair_share import Moves, fair_moves, fair_shares
 from txcore.backends.heartbeat import Heartbeat
-from txcore.backends.holdings import Holdings
+from txcore.backends.holdings import STUCK_LEASES, Holdings
 from txcore.clock import Clock
 from txcore.errors import ClosedError
 from txcore.port import resolved, running
@@ -38,7 +38,7 @@ class RedisClaim:
         self._group = group
         self._member = member
         self._keys = membership_keys(group)
-        self._holdings = Holdings(keeper.clock.elapsed_s)
+        self._holdings = Holdings(keeper.clock.elapsed_s, STUCK_LEASES * keeper.lease_s)
         self._until_s = 0.0  #: end of the lease, counted from a heartbeat's sending; the server counts from its arrival
         self._lock = threading.Lock()
         self._is_beating = False
@@ -83,6 +83,11 @@ class RedisClaim:
             left = resolved(None)  # the lease runs out
         left.add_done_callback(lambda _: closing.set_result(None))
         return closing
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its checker does not poll."""
+        return self._holdings.is_stuck
 
     def beat(self) -> None:
         """Start a step, unless the last one is still under way."""

@@ -51,7 +51,7 @@ class RedisHarness(BrokerHarness):
 
     broker_name = "redis"
     url_options = "?auto_create=false&lease_s=1.0"
-    silent_member_max_s = 2.0
+    silent_member_max_s = 5.0
 
     def new_broker(self, *, own: bool, **options: Any) -> RedisBroker:  # noqa: ARG002 - each is a new one
         """See `BrokerHarness.new_broker`."""

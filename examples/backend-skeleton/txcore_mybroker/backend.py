@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from txcore.backends.holdings import Holdings
 from txcore.backends.options import seconds, whole
@@ -32,6 +32,7 @@ from txcore.wire import encode_ops, target_headers
 from txcore_mybroker.server import SERVERS, Log, Server
 
 T = TypeVar("T")
+STUCK_AFTER_S: Final = 5.0  #: time without a poll of its checker after which a claim's partitions go to others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +177,7 @@ class MyClaim(Part):
     def __init__(self, server: Server, group: str, drain_s: float) -> None:
         super().__init__(server)
         self._group, self._drain_s, self._now_s = group, drain_s, SystemClock().elapsed_s
-        self._holdings = Holdings(self._now_s)
+        self._holdings = Holdings(self._now_s, STUCK_AFTER_S)
         self._server.members[group].append(self._holdings)
 
     def poll(self) -> Sequence[ClaimEvent]:

@@ -62,7 +62,11 @@ class Server:
 
     def share(self, group: str, member: Holdings, drain_until_s: float) -> None:
         """Give a member its share of the group's partitions, or ask for those that others are to have."""
-        held = {str(id(each)): each.held for each in self.members[group]}
+        stuck = [each for each in self.members[group] if each.is_stuck and each is not member]
+        for each in stuck:
+            for partition in each.resign():
+                each.freed(partition)
+        held = {str(id(each)): each.held for each in self.members[group] if each not in stuck}
         count = self.partition_counts.get(group, 0)
         shares = fair_shares({name: len(partitions) for name, partitions in held.items()}, count)
         free = sorted(set(range(count)).difference(*held.values()))

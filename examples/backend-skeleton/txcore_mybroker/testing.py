@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from txcore_conformance.harness import Delivered, Harness
 
-from txcore_mybroker.backend import MyBackend, Options
+from txcore_mybroker.backend import STUCK_AFTER_S, MyBackend, Options
 from txcore_mybroker.server import SERVERS
 
 
 class MyHarness(Harness):
     """One server for the whole run; topics are not created by publishing."""
+
+    silent_member_max_s = STUCK_AFTER_S
 
     def open(self) -> MyBackend:
         """See `Harness.open`."""

@@ -11,6 +11,7 @@ from txcore_kafka import clients, control, ownership
 from txcore_kafka.options import Options
 from txcore_kafka.readers import Connection
 
+from txcore.backends.holdings import Holdings
 from txcore.clock import SystemClock
 from txcore.errors import BackendTimeoutError
 from txcore.port import failed
@@ -113,11 +114,13 @@ def test_a_member_joins_again_although_its_consumer_does_not_end(kit, endless, m
 
     kit.until(lambda: hears(ClaimEventKind.ASSIGNED), "the partitions")
 
-    def fail():
-        del claim._is_silent
+    is_stuck = Holdings.is_stuck
+
+    def fail(_):
+        monkeypatch.setattr(Holdings, "is_stuck", is_stuck)
         raise KafkaException(KafkaError(KafkaError._FAIL))
 
-    claim._is_silent = fail
+    monkeypatch.setattr(Holdings, "is_stuck", property(fail))
     kit.until(lambda: hears(ClaimEventKind.LOST), "the loss")
     heard.clear()
     kit.until(lambda: hears(ClaimEventKind.ASSIGNED), "the partitions again")

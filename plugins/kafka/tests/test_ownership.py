@@ -74,16 +74,6 @@ def test_giving_up_unasked_disturbs_no_other_member(kit):
     assert len(second.heard) == count
 
 
-def test_a_checker_that_never_looks_leaves_the_group(kit):
-    """A checker that does not poll loses its partitions to others, and gets a share again when it polls."""
-    stuck = Member(kit, "stuck", silence_s="1.5")
-    kit.until(lambda: stuck.poll() == {0, 1}, "every partition")
-    other = Member(kit, "other")
-    kit.until(lambda: other.poll() == {0, 1}, "what the stuck one had")
-    kit.until(lambda: stuck.poll() and other.poll(), "a share for each again")
-    assert (LOST, 0) in stuck.heard
-
-
 def test_a_killed_member_is_followed_within_15_s(kit):
     """With the default session timeout of 10 s, another member has a killed member's partitions within 15 s."""
     kit.connect()

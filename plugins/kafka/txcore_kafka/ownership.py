@@ -57,7 +57,7 @@ class KafkaClaim:
         self._clock = clock
         self._member = member
         self._store = store
-        self._holdings = Holdings(clock.elapsed_s)
+        self._holdings = Holdings(clock.elapsed_s, options.silence_s)
         self._answered = threading.Condition()  #: notified when a revoked partition was given up, and by `close`
         self._closing: Future[None] | None = None
         self._lock = threading.Lock()
@@ -128,9 +128,6 @@ class KafkaClaim:
 
     # -- the claim's thread -----------------------------------------------------------------------------------------
 
-    def _is_silent(self) -> bool:
-        return self._holdings.unpolled_s > self._options.silence_s
-
     def _run(self) -> None:
         pause = threading.Event()
         while not self.is_closed:
@@ -153,7 +150,7 @@ class KafkaClaim:
             while not self.is_closed:
                 self._join(consumer)
                 pause_s = POLL_S
-                while not self.is_closed and not self._is_silent():
+                while not self.is_closed and not self._holdings.is_stuck:
                     message = consumer.poll(pause_s)
                     pause_s = min(pause_s * POLL_GROWTH, POLL_MAX_S)
                     if self._given is not None:
@@ -162,10 +159,10 @@ class KafkaClaim:
                     error = None if message is None else message.error()
                     if error is not None:
                         self._judge(error)
-                if self._is_silent():
+                if self._holdings.is_stuck:
                     _log.warning("kafka.claim_silent", extra={"txcore": {"group": self.group, "member": self._member}})
                     consumer.unsubscribe()
-                    while self._is_silent() and not self.is_closed:
+                    while self._holdings.is_stuck and not self.is_closed:
                         consumer.poll(POLL_S)
                     self._holdings.lose_all()
         finally:
@@ -206,7 +203,7 @@ class KafkaClaim:
         if consumer is not self._consumer:
             return
         drain_s = self._options.drain_s
-        if not (self.is_closed or self._is_silent()):
+        if not (self.is_closed or self._holdings.is_stuck):
             for partition in sorted(each.partition for each in partitions):
                 self._holdings.revoke(partition, self._clock.elapsed_s() + drain_s)
             with self._answered:

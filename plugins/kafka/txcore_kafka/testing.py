@@ -37,8 +37,8 @@ class KafkaHarness(BrokerHarness):
     """A broker; topics are not created by publishing, so that a missing one can be recognized."""
 
     broker_name: ClassVar[str] = "kafka"
-    url_options: ClassVar[str] = "?drain_s=1&session_timeout_s=6"
-    silent_member_max_s = 2.0
+    url_options: ClassVar[str] = "?drain_s=1&session_timeout_s=6&silence_s=8"
+    silent_member_max_s = 10.0
 
     def start(self) -> None:
         """See `Harness.start`."""

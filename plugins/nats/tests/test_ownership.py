@@ -83,16 +83,6 @@ def test_a_key_that_names_a_member_in_vain_is_freed(kit, members):
     kit.until(lambda: shared_out(first) == [8])
 
 
-def test_a_member_that_is_not_polled_counts_as_dead(kit, members):
-    """Others take over the partitions of a member that does not poll; it gets LOST when it polls again."""
-    first, second = members("a", "b")
-    kit.until(lambda: shared_out(first, second) == [4, 4])
-    kit.until(lambda: len(second.poll()) == 8, "the silent member's partitions")
-    first.poll()
-    assert (set(), 4) == (first.held, first.lost)
-    kit.until(lambda: shared_out(first, second) == [4, 4])
-
-
 def test_a_claim_on_a_group_that_does_not_exist_says_so(kit):
     """`poll` raises ConfigError until a client creates the group."""
     backend = kit.connect(partition_count=0)

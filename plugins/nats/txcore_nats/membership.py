@@ -28,8 +28,6 @@ from txcore_nats.tailing import Tail
 _log = logging.getLogger("txcore.nats")
 
 BEATS_PER_LEASE: Final = 4
-UNPOLLED_LEASES: Final = 3
-"""Time without a poll, in leases, after which a member's heartbeats stop, so that it counts as dead."""
 STAND_BACK_S: Final = 0.5
 """Time, in seconds, for which a member does not take again a partition that it gave up."""
 FORGET_LEASES: Final = 20
@@ -203,7 +201,7 @@ class Membership:
             else:
                 _log.debug("nats.beat_failed", extra={"txcore": {"group": self._group, "reason": str(error)}})
 
-        if self._holdings.unpolled_s < UNPOLLED_LEASES * lease_s:
+        if not self._holdings.is_stuck:  # else it counts as dead
             subject = self._names.key("own", "member", self._identity)
             self._put(subject, as_json({"name": self._member}), sent_s + lease_s, beaten)
         self._timer = self._shared.loop.loop.call_later(lease_s / BEATS_PER_LEASE, self._beat)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from txcore.backends.checkpoint_record import encode_checkpoint
-from txcore.backends.holdings import Holdings
+from txcore.backends.holdings import STUCK_LEASES, Holdings
 from txcore.errors import BackendTimeoutError, ClosedError, ConfigError, TxcoreError
 from txcore.port import running
 from txcore.records import Checkpoint, ClaimEvent, Status
@@ -26,7 +26,7 @@ class LeaseClaim:
         self._shared = shared
         self._lock = threading.Lock()
         self._closing: Future[None] | None = None
-        self._holdings = Holdings(shared.clock.elapsed_s)
+        self._holdings = Holdings(shared.clock.elapsed_s, STUCK_LEASES * shared.options.lease_s)
         self._membership = Membership(shared, self._holdings, group, member, identity)
         shared.loop.call(self._membership.open)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from txcore.backends.holdings import Holdings, State
+from txcore.backends.holdings import STUCK_LEASES, Holdings, State
 from txcore.clock import Clock
 from txcore.errors import ClosedError, TxcoreError
 from txcore.port import running
@@ -56,7 +56,7 @@ class ExclusiveClaim:
         self._store = store
         self._clock = clock
         self._drain_s = options.drain_s
-        self._holdings = Holdings(clock.elapsed_s)
+        self._holdings = Holdings(clock.elapsed_s, STUCK_LEASES * options.claim_heartbeat_s)
         self._avoided: dict[int, float] = {}  # partition -> until when it is not tried
         self._trying: set[int] = set()
         self._partition_count = 0
@@ -169,9 +169,19 @@ class ExclusiveClaim:
 
     def _tick(self) -> None:
         if self._closed is None:
+            if self._holdings.is_stuck:
+                self._resign()
             self._announce()
             self._balance()
             self._loop.later(ANNOUNCE_S, self._tick)
+
+    def _resign(self) -> None:
+        """Leave the partitions to the others until the checker polls again."""
+        resigned = self._holdings.resign()
+        if resigned:
+            _log.warning("rabbitmq.claim_silent", extra={"txcore": {"group": self._group, "member": self._member}})
+        for partition in resigned:
+            self._locks.free(partition)
 
     def _holding(self) -> Standing:
         return Standing(frozenset(self._holdings.kept), frozenset(self._holdings.draining | self._holdings.leaving))
@@ -179,11 +189,12 @@ class ExclusiveClaim:
     def _announce(self, *, asks: bool = False, leaves: bool = False) -> None:
         if not self._is_blocked:
             kept, revoking = self._holding()
-            self._presence.say(Announcement(self._member, sorted(kept), sorted(revoking), asks, leaves))
+            is_leaving = leaves or self._holdings.is_stuck
+            self._presence.say(Announcement(self._member, sorted(kept), sorted(revoking), asks, is_leaving))
 
     def _balance(self) -> None:
         """Take the partitions that are due to this member, and begin to give up those above its share."""
-        if self._closed is not None or not self._is_listening or self._is_blocked:
+        if self._closed is not None or not self._is_listening or self._is_blocked or self._holdings.is_stuck:
             return
         now_s = self._clock.elapsed_s()
         members = self._roll.present(now_s) | {self._member: self._holding()}

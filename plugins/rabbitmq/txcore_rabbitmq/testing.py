@@ -34,7 +34,7 @@ class RabbitmqHarness(BrokerHarness):
 
     broker_name = "rabbitmq"
     url_options = "?claim_heartbeat_s=2&drain_s=1"
-    silent_member_max_s = 3.0
+    silent_member_max_s = 8.0
 
     def __init__(self, broker: Broker | None = None) -> None:
         super().__init__(broker)

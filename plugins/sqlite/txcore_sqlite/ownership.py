@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from txcore.backends.fair_share import fair_moves, fair_shares
 from txcore.backends.heartbeat import Heartbeat
-from txcore.backends.holdings import Holdings
+from txcore.backends.holdings import STUCK_LEASES, Holdings
 from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError
 from txcore.port import resolved, running
@@ -54,7 +54,7 @@ class SqliteClaim:
         self.member = member
         self._keeper = keeper
         self._lock = threading.Lock()
-        self._holdings = Holdings(lambda: keeper.now_ms() / 1000)
+        self._holdings = Holdings(lambda: keeper.now_ms() / 1000, STUCK_LEASES * keeper.lease_ms / 1000)
         self._beat_ms: int | None = None
         self._closing: Future[None] | None = None
         self._step: Future[Standing] | None = None
@@ -97,6 +97,11 @@ class SqliteClaim:
         left = self._freeing(lambda connection, _: _leave(connection, group, member))
         left.add_done_callback(lambda _: self._left(closing))
         return closing
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its checker does not poll."""
+        return self._holdings.is_stuck
 
     def beat(self) -> None:
         """Start a step, unless the last one is still under way."""

@@ -22,7 +22,7 @@ from txcore_sqlite.options import Options
 class SqliteHarness(Harness):
     """A file in a temporary folder. Topics are not created by publishing, so that a missing one can be recognized."""
 
-    silent_member_max_s = 2.0
+    silent_member_max_s = 5.0
 
     def start(self) -> None:
         """See `Harness.start`."""

@@ -21,6 +21,7 @@ class Member:
         self.heartbeat, self.error = heartbeat, error
         self.beats = threading.Semaphore(0)
         self.is_closed = False
+        self.is_stuck = False
 
     def beat(self):
         self.beats.release()
@@ -68,6 +69,22 @@ def test_a_wake_makes_every_member_beat(heartbeats):
     heartbeat.wake()
     assert all(member.beats.acquire(timeout=WAIT_S) for member in (first, second))
     assert not gone.beats.acquire(blocking=False)
+
+
+def test_a_stuck_member_does_not_beat(heartbeats):
+    """Its lease runs out; it beats again when it is no longer stuck."""
+    heartbeat = heartbeats(NEVER_S)
+    stuck, other = Member(heartbeat), Member(heartbeat)
+    for member in (stuck, other):
+        heartbeat.add(member)
+        assert member.beats.acquire(timeout=WAIT_S)
+    stuck.is_stuck = True
+    heartbeat.wake()
+    assert other.beats.acquire(timeout=WAIT_S)
+    assert not stuck.beats.acquire(blocking=False)
+    stuck.is_stuck = False
+    heartbeat.wake()
+    assert stuck.beats.acquire(timeout=WAIT_S)
 
 
 @pytest.mark.parametrize("error", [None, ClosedError("the backend is closed")])

@@ -142,11 +142,27 @@ def test_closing_ends_everything(holdings):
 
 
 def test_time_without_a_poll_is_counted(holdings, clock):
-    """`unpolled_s` counts from the start, and from each poll."""
-    clock.now_s += 3
-    assert holdings.unpolled_s == 3
-    holdings.poll()
-    assert holdings.unpolled_s == 0
+    """A checker is stuck some time after the start, or after its last poll; by default it never is."""
+    limited = Holdings(clock.elapsed_s, stuck_after_s=3.0)
+    for _ in range(2):
+        clock.now_s += 3
+        assert not limited.is_stuck
+        clock.now_s += 0.1
+        assert limited.is_stuck
+        limited.poll()
+    clock.now_s += 1e9
+    assert not holdings.is_stuck
+
+
+def test_a_stuck_checker_resigns(holdings, clock):
+    """All that it had leaves, once; it polls the losses of what it knew, and no other event."""
+    hold(holdings, 0, 1)
+    holdings.revoke(1, clock.now_s + 5)
+    holdings.assign(2)
+    assert holdings.resign() == [0, 1, 2]
+    assert holdings.resign() == []
+    assert (holdings.held, holdings.leaving) == (set(), {0, 1, 2})
+    assert polled(holdings) == [(LOST, 0), (LOST, 1)]
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -203,6 +219,12 @@ class AnyOrder(RuleBasedStateMachine):
         overdue = sorted(each for each, until_s in self.asked.items() if until_s <= self.clock.now_s)
         assert self.holdings.lose_overdue() == overdue
         for partition in overdue:
+            self.end(partition, leaves=True)
+
+    @rule()
+    def resign(self):
+        assert self.holdings.resign() == sorted(self.owned)
+        for partition in list(self.owned):
             self.end(partition, leaves=True)
 
     @rule(partition=PARTITIONS)
