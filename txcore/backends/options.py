@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, TypeVar, cast
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 from txcore import ranges
 from txcore.errors import ConfigError
@@ -24,6 +24,10 @@ _WORDS: Final = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
 }
+_URL: Final = re.compile(
+    r"(?=[^\x00-\x1f\x7f]*\Z)(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.ASCII
+)
+"""Source: RFC 3986, appendix B. `urlsplit` of Python 3.14 refuses several servers when one is in brackets."""
 _SERVER: Final = re.compile(r"(?:\[([^]\[]+)\]|([^]\[:@]+))(?::(\d{1,5}))?", re.ASCII)
 
 
@@ -181,10 +185,11 @@ def split_url(url: str) -> SplitResult:
         ConfigError: it cannot be split, or an `@` after its servers shows that a password holds a `/`, `?` or `#`
             that ended it too early; the text does not show it, because it may hold a password.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise ConfigError("the URL has brackets or characters that no URL can have", key="url") from None
+    matched = _URL.fullmatch(url.strip())
+    scheme, netloc, *others = matched.groups("") if matched else ("", "[")
+    if netloc.count("[") != netloc.count("]"):
+        raise ConfigError("the URL has brackets or characters that no URL can have", key="url")
+    parts = SplitResult(scheme.lower(), netloc, *others)
     if parts.netloc and "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise ConfigError("the URL has an @ after its servers: encode / ? # of a password, or this @, by %", key="url")
     return parts

@@ -7,8 +7,9 @@ import os
 import shlex
 from pathlib import Path
 from typing import IO, Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
+from txcore.backends.options import split_url
 from txcore_conformance.brokers.broker import USUAL_PORTS, Broker
 from txcore_conformance.brokers.greetings import amqp_start, amqp_version, nats_information
 from txcore_conformance.brokers.proxy import Proxy
@@ -83,7 +84,7 @@ class ExternalBroker(Broker):
         return parts.hostname or "127.0.0.1", parts.port or USUAL_PORTS[self.name]
 
     def _parts(self) -> SplitResult:
-        parts = urlsplit(self.url)
+        parts = split_url(self.url)
         return parts._replace(netloc=parts.netloc.partition(",")[0])
 
     def _read_version(self) -> str:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
-from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from txcore.backends.options import split_url
 from txcore_conformance import brokers, progress, servers
 from txcore_conformance.processes import ManagedProcess
 
@@ -144,7 +144,7 @@ def _show(running: Mapping[str, Server], console: Console) -> None:
     for title in ("server", "version", "address", "monitoring"):
         table.add_column(title, overflow="fold")
     for name, server in sorted(running.items()):
-        address = urlsplit(server.url).netloc.rpartition("@")[2]
+        address = split_url(server.url).netloc.rpartition("@")[2]
         if isinstance(server, brokers.Broker):
             table.add_row(name, server.version, address, server.monitor_url)
         else:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,6 +15,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from sqlalchemy import make_url
 
+from txcore.backends.options import split_url
 from txcore.ids import id_text
 from txcore_conformance.demo.plan import STEPS
 from txcore_conformance.demo.run import Report
@@ -29,7 +29,7 @@ VIOLATIONS_SHOWN_MAX: Final = 5
 @contextmanager
 def watch(console: Console, settings: Settings) -> Iterator[Callable[[Progress], None]]:
     """Announce the run, and yield a function that shows its progress: bars, if standard error is a terminal."""
-    broker, database = urlsplit(settings.broker_url).scheme, make_url(settings.database_url).get_backend_name()
+    broker, database = split_url(settings.broker_url).scheme, make_url(settings.database_url).get_backend_name()
     console.print(
         f"[bold]{settings.orders} orders[/], each a row in {database} and a message on {broker}: both or neither.\n"
         f"{settings.workers} processes take them, and are killed (SIGKILL) at every step of the way.",
@@ -82,7 +82,7 @@ def point_to(console: Console, settings: Settings, *, is_kept: bool) -> None:
     table = f"{settings.name.replace('-', '_')}_orders"
     query = f"SELECT * FROM {table} LIMIT 3"  # noqa: S608 - to be read, not run
     lines = []
-    if urlsplit(settings.broker_url).scheme == "sqlite":
+    if split_url(settings.broker_url).scheme == "sqlite":
         path = Path(settings.broker_url.removeprefix("sqlite:///").partition("?")[0])
         lines += [f"cd {path.parent}", f'sqlite3 {path.name} "SELECT key, body FROM target LIMIT 3"']  # noqa: S608
     else:

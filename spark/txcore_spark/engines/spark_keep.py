@@ -6,10 +6,9 @@ run fails instead of reading again.
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from pyspark.sql import DataFrame, SparkSession
 
+from txcore.backends.options import split_url
 from txcore.config.audit import AuditSection
 from txcore_spark.engines.sources import frame_of
 from txcore_spark.engines.spark_frame import SparkFrame
@@ -34,7 +33,7 @@ class SparkKeep:
         frames: list[DataFrame] = []
         for url, ranges in wanted:
             is_log = all(each.source.log != FENCE for each in ranges)
-            if settings.kafka_source == "spark" and is_log and urlsplit(url).scheme == "kafka":
+            if settings.kafka_source == "spark" and is_log and split_url(url).scheme == "kafka":
                 from txcore_spark.engines import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
 
                 native.land(self._session, url, ranges, self)

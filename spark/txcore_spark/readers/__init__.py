@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from typing import Final, Protocol, cast
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from txcore.backends.options import split_url
 from txcore.errors import BackendNotInstalledError, UnknownSchemeError
 from txcore_spark.plan import Broker, Range
 
@@ -36,7 +36,7 @@ def reader_of(url: str) -> Reader:
         UnknownSchemeError: there is no such reader.
         BackendNotInstalledError: its driver is missing.
     """
-    scheme = urlsplit(url).scheme
+    scheme = split_url(url).scheme
     if scheme not in READERS:
         raise UnknownSchemeError(scheme, READERS)
     try:

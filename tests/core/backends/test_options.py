@@ -185,6 +185,13 @@ def test_an_account_and_servers_come_through_any_url(user, password, port):
     assert parse_options(Declared, url, user=user).count == 2
 
 
+def test_a_url_is_split_where_its_parts_begin():
+    """The scheme is in lower case, parts that are missing are empty, and spaces and line ends around it are dropped."""
+    assert split_url(" X://h/p?q=1#f\n") == ("x", "h", "/p", "q=1", "f")
+    assert split_url("sqlite:///a b.db") == ("sqlite", "", "/a b.db", "", "")
+    assert split_url("h/p") == ("", "", "h/p", "", "")
+
+
 def test_a_url_without_an_account_has_none():
     """Without an `@` there is no user; an empty password is not a missing one."""
     assert [account_of(f"x://{each}h") for each in ("", "me@", "me:@")] == [("", None), ("me", None), ("me", "")]
@@ -200,9 +207,11 @@ def test_servers_that_are_none_are_refused_without_being_shown(hosts):
     assert "s3cret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("url", ["x://me:s3cret@[::1", "x://me:s3cret/@h", "x://me:1?s3cret@h", "x://h/?key=s3cret@"])
+@pytest.mark.parametrize(
+    "url", ["x://me:s3cret@[::1", "x://me:s3cret@h\x07", "x://me:s3cret/@h", "x://me:1?s3cret@h", "x://h/?key=s3cret@"]
+)
 def test_a_url_that_cannot_be_split_is_not_shown(url):
-    """A bracket too many, or an `@` after the servers, is a ConfigError that does not repeat the password."""
+    """Brackets, control characters, and an `@` after the servers are a ConfigError that repeats no password."""
     with pytest.raises(ConfigError) as raised:
         split_url(url)
     assert raised.value.key == "url"
