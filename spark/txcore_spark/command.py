@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -77,17 +78,17 @@ def _run(loaded: Loaded, wish: Wish, window: Window | None, progress: Progress |
         settings = loaded.config.audit
         progress = progress or Progress(quiet=not (wish.is_verbose or sys.stderr.isatty()))
         progress.say(f"starting {choice.TITLES[name]}")
-        engine = choice.open_engine(name, loaded, wish.settings, output)
-        store = Store(settings.store)
+        with closing(choice.open_engine(name, loaded, wish.settings, output)) as engine:
+            store = Store(settings.store)
 
-        def step() -> int:
-            with progress.step(engine.tasks) as say:
-                audit = Audit(engine, loaded, store, say=say)
-                is_once = wish.mode == "once"
-                manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
-            return _finish(manifest, store, loaded, wish)
+            def step() -> int:
+                with progress.step(engine.tasks) as say:
+                    audit = Audit(engine, loaded, store, say=say)
+                    is_once = wish.mode == "once"
+                    manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
+                return _finish(manifest, store, loaded, wish)
 
-        code = _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
+            code = _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
     except (ConfigFileError, UsageError):
         output.forget()
         raise

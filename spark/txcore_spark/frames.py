@@ -99,6 +99,9 @@ class Engine(Protocol):
 
     name: str
 
+    def close(self) -> None:
+        """Give back what this process has made for it: memory, temporary files, a Spark session; idempotent."""
+
     def keep(self, store: Store, number: int, *, is_landed: bool = True) -> Keep:
         """Return the empty rows of a run; without *is_landed* they are gone after the step."""
 

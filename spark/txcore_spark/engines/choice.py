@@ -10,7 +10,7 @@ from txcore.audit.engines import DUCKDB, NO_ENGINE, SPARK
 from txcore.config import Loaded
 from txcore.errors import BackendNotInstalledError, UsageError
 from txcore_spark.engines.noise import SparkOutput
-from txcore_spark.engines.session import open_session
+from txcore_spark.engines.session import is_open, open_session
 from txcore_spark.frames import Engine
 
 TITLES: Final = {DUCKDB: "DuckDB", SPARK: "Spark"}
@@ -51,12 +51,18 @@ def open_engine(name: str, loaded: Loaded, settings: Mapping[str, str], output: 
         from txcore_spark.engines.duck import DuckEngine  # noqa: PLC0415 - each engine is an extra
 
         return DuckEngine.of(audit)
+    is_own = not is_open()
     with output.caught():
         session = open_session(audit.master, audit.driver_memory, settings, audit.spark_jars)
+    from txcore_spark.engines.spark import SparkEngine  # noqa: PLC0415 - as above
+
+    engine = SparkEngine(session, is_own=is_own)
     if audit.kafka_source == "spark":
         from txcore_spark.engines import native  # noqa: PLC0415 - it needs Kafka's driver, as others do not
 
-        native.require(session)
-    from txcore_spark.engines.spark import SparkEngine  # noqa: PLC0415
-
-    return SparkEngine(session)
+        try:
+            native.require(session)
+        except BaseException:
+            engine.close()
+            raise
+    return engine

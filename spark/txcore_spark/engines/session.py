@@ -1,4 +1,8 @@
-"""The Spark session with the audit's settings, made once; an error names what is missing on this machine."""
+"""The Spark session: the caller's, or one with the audit's settings; an error names what is missing on this machine.
+
+What the caller has set wins: options of `spark-submit`, `spark-defaults.conf`, a session that is open. Only what the
+verdicts or passwords depend on is set in each session that is made here.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,24 @@ from txcore.errors import BackendNotInstalledError, ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETTINGS: Final[Mapping[str, str]] = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+NEEDED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
-    "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.files.ignoreMissingFiles": "false",
     # Options that hold passwords; Spark keeps them out of its logs and plans.
     "spark.sql.redaction.options.regex": "(?i)url|jaas",
-    "spark.sql.shuffle.partitions": "8",
-    # Lines of two kinds are written side by side, without sorting them first.
-    "spark.sql.maxConcurrentOutputFileWriters": "4",
     # Gaps and ranges are counted exactly once per attempt that counts: a task is never run twice at a time.
     "spark.speculation": "false",
 }
-
+QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+"""For a session on this machine; `spark-submit` has its own."""
+CHOSEN: Final[Mapping[str, str]] = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Lines of two kinds are written side by side, without sorting them first.
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
+}
+"""For speed; the caller's value wins."""
 
 INTERPRETED: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -57,6 +62,26 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def is_open() -> bool:
+    """Return whether this process has a session."""
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - an optional dependency, imported when needed
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    try:
+        SparkSession.active()
+    except PySparkRuntimeError:
+        return False
+    return True
+
+
+def choose(session: SparkSession, key: str, value: str) -> None:
+    """Set a value for speed, unless the configuration with which the session was made has one."""
+    if not session.sparkContext.getConf().contains(key):
+        session.conf.set(key, value)
+
+
 def open_session(
     master: str = "", driver_memory: str = "2g", settings: Mapping[str, str] | None = None, jars: str = ""
 ) -> SparkSession:
@@ -73,15 +98,16 @@ def open_session(
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency, imported when needed
     except ModuleNotFoundError as error:
         raise BackendNotInstalledError("the audit", str(error.name), "spark") from error
-    active = SparkSession.getActiveSession()
-    if active is None:
+    if is_open():
+        session = SparkSession.active()
+    else:
         require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        active = _built(SparkSession.builder, master, driver_memory, {**(settings or {}), **_jars(jars)})
+        session = _built(SparkSession.builder, master, driver_memory, {**(settings or {}), **_jars(jars)})
     from txcore_spark.engines.sources import register  # noqa: PLC0415
 
-    register(active)
-    return active
+    register(session)
+    return session
 
 
 def _jars(folder: str) -> dict[str, str]:
@@ -98,11 +124,13 @@ def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str,
     if master or not is_submitted():
         builder = builder.master(master or "local[*]")
     if not is_submitted():
-        builder = builder.config("spark.driver.memory", driver_memory)
-    for key, value in {**SETTINGS, **settings}.items():
+        builder = builder.config("spark.driver.memory", driver_memory).config(map=dict(QUIET))
+    for key, value in {**NEEDED, **settings}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.appName("txcore audit").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    for key, value in CHOSEN.items():
+        choose(session, key, value)
     return session
 
 

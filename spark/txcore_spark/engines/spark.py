@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from txcore_spark.engines.session import interpreted
+from txcore_spark.engines.session import choose, interpreted
 from txcore_spark.engines.spark_frame import SparkFrame
 from txcore_spark.engines.spark_keep import SparkKeep
 from txcore_spark.rows import SPARK_SCHEMA
@@ -19,12 +19,24 @@ PART_RECORDS: Final = 400_000
 
 
 class SparkEngine:
-    """Implements `Engine` on a session."""
+    """Implements `Engine` on a session.
+
+    Args:
+        is_own: Whether `close` stops the session; it does not stop one that the caller has made.
+    """
 
     name = "spark"
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, *, is_own: bool = False) -> None:
         self.session = session
+        self._is_own = is_own
+        self.expect(0)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._is_own:
+            with suppress(Exception):  # the Java process may have ended before
+                self.session.stop()
 
     def keep(self, store: Store, number: int, *, is_landed: bool = True) -> SparkKeep:
         """See `Engine.keep`."""
@@ -44,7 +56,7 @@ class SparkEngine:
     def expect(self, records: int) -> None:
         """See `Engine.expect`."""
         # The rows of one task fit into its memory; each part is a task in every stage, so small runs have few.
-        self.session.conf.set("spark.sql.shuffle.partitions", str(max(PARTS_MIN, records // PART_RECORDS)))
+        choose(self.session, "spark.sql.shuffle.partitions", str(max(PARTS_MIN, records // PART_RECORDS)))
 
     def for_few_rows(self) -> AbstractContextManager[None]:
         """See `Engine.for_few_rows`."""

@@ -1,0 +1,90 @@
+"""The Spark session: what its caller has set wins, and only a session of the audit's own is stopped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import require_spark
+
+pytest.importorskip("pyspark")
+
+import pyspark
+
+TIMEOUT_S = 300
+SPARK_HOME = Path(pyspark.__file__).parent
+OPENED = """
+import sys
+from txcore.config import load
+from txcore_spark.engines.choice import open_engine
+from txcore_spark.engines.noise import SparkOutput
+from txcore_spark.engines.session import is_open
+
+loaded = load(sys.argv[1], settings=["audit.master=local[1]"] if len(sys.argv) > 2 else [])
+def opened():
+    return open_engine("spark", loaded, {}, SparkOutput(is_shown=True))
+def shown(session, *keys):
+    print("shown", *(session.conf.get(f"spark.sql.{key}") for key in keys))
+"""
+OWN_THEN_THE_CALLERS = """
+engine = opened()
+engine.expect(10_000_000)
+shown(engine.session, "shuffle.partitions", "session.timeZone", "parquet.compression.codec")
+engine.close()
+engine.close()
+print("shown", is_open())
+
+from pyspark.sql import SparkSession
+mine = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", "3").getOrCreate()
+engine = opened()
+engine.expect(10_000_000)
+shown(engine.session, "shuffle.partitions")
+engine.close()
+print("shown", is_open(), mine.range(3).count())
+"""
+SUBMITTED = """
+engine = opened()
+engine.expect(10_000_000)
+shown(engine.session, "shuffle.partitions", "session.timeZone", "parquet.compression.codec")
+engine.close()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _needs_spark():
+    require_spark()
+
+
+def shown(bed, script, command, *arguments):
+    """Run the script in its own process, and return what it prints."""
+    path = bed.folder / "script.py"
+    path.write_text(OPENED + script, encoding="utf-8")
+    ended = subprocess.run(
+        [*command, str(path), str(bed.config()), *arguments],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=bed.folder,
+        env=os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return [line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("shown")]
+
+
+def test_an_own_session_is_stopped_and_a_callers_goes_on(bed):
+    """An own session has the audit's settings; a caller's keeps its own, and works after the engine was closed."""
+    assert shown(bed, OWN_THEN_THE_CALLERS, [sys.executable], "local") == [
+        ["25", "UTC", "zstd"],
+        ["False"],
+        ["3"],
+        ["True", "3"],
+    ]
+
+
+def test_what_spark_submit_was_given_wins(bed):
+    """Its options and spark-defaults.conf win, except for what the verdicts depend on."""
+    defaults = bed.folder / "defaults.conf"
+    defaults.write_text("spark.sql.parquet.compression.codec snappy\n", encoding="utf-8")
+    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[1]", "--properties-file", str(defaults)]
+    submit += ["--conf", "spark.sql.shuffle.partitions=5", "--conf", "spark.sql.session.timeZone=Asia/Tokyo"]
+    assert shown(bed, SUBMITTED, submit) == [["5", "UTC", "snappy"]]
