@@ -76,7 +76,7 @@ def test_a_checker_that_reads_a_foreign_claim_gives_up_the_partition(kit: Kit, t
     listener, observed = Answers(UNKNOWN), Observed()
     frozen = kit.checker(listener, check_max=100, interval_s=3_600.0, plugins=[observed])
     identity = kit.orphan(Message(topic, b"body")).transaction_id
-    kit.sweep(frozen, lambda: len(listener.asked) == 1)
+    kit.sweep(frozen, lambda: len(listener.asked) >= 1)
     partition = kit.journey(identity).partition
     # The loop is not turned now: the checker is frozen. Another member claims the partition in this time.
     other = kit.open()

@@ -73,7 +73,7 @@ def test_a_nudge_makes_the_check_come_before_the_interval(kit: Kit, topic: str) 
     transaction = _after_immunity(kit, topic)
     listener = Answers(UNKNOWN)
     checker = kit.checker(listener, check_max=5, interval_s=3_600.0)
-    kit.sweep(checker, lambda: len(listener.asked) == 1)
+    kit.sweep(checker, lambda: len(listener.asked) >= 1)
     listener.answer = COMMIT
     transaction.commit()
     kit.sweep(checker)
