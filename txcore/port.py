@@ -193,7 +193,7 @@ class Backend(Protocol):
         takes effect before the next mark of its partition can be read, or never: also one that was UNKNOWN, and one of
         an older CLAIM. `missing` lists the targets that were not confirmed. REFUSED: each of these was refused by the
         broker's own answer; a broker that could not be reached in time is UNKNOWN, as is an item with one unknown
-        target. Neither writes the op, not even when a late confirmation comes. **claim* is
+        target. Neither writes the op, not even when a late confirmation comes. *claim* is
         passed by checkers: where `fences_checkers` holds, an op whose token is not the newest CLAIM of its partition
         is FENCED and has no effect. With `atomic_release` one refused target means that none was published: all are
         missing. REFUSED with nothing missing means that no target refused and the op was certainly not stored; UNKNOWN

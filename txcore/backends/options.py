@@ -186,10 +186,11 @@ def split_url(url: str) -> SplitResult:
             that ended it too early; the text does not show it, because it may hold a password.
     """
     matched = _URL.fullmatch(url.strip())
-    scheme, netloc, *others = matched.groups("") if matched else ("", "[")
-    if netloc.count("[") != netloc.count("]"):
+    netloc = matched[2] or "" if matched else ""
+    if matched is None or netloc.count("[") != netloc.count("]"):
         raise ConfigError("the URL has brackets or characters that no URL can have", key="url")
-    parts = SplitResult(scheme.lower(), netloc, *others)
+    scheme, *others = matched.groups("")
+    parts = SplitResult(scheme.lower(), *others)
     if parts.netloc and "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise ConfigError("the URL has an @ after its servers: encode / ? # of a password, or this @, by %", key="url")
     return parts

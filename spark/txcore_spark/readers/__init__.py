@@ -33,6 +33,7 @@ def reader_of(url: str) -> Reader:
     """Return the reader for a broker's URL.
 
     Raises:
+        ConfigError: the URL cannot be split.
         UnknownSchemeError: there is no such reader.
         BackendNotInstalledError: its driver is missing.
     """
