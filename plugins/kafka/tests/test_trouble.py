@@ -69,6 +69,29 @@ def test_the_harness_waits_for_a_broker_that_is_fenced(kit, monkeypatch):
     assert kit.harness.read_topic(kit.topic()) == []
 
 
+class Leaderless:
+    """A consumer whose first questions find no leader, as those to a broker that was just unfenced."""
+
+    def __init__(self, consumer):
+        self._consumer = consumer
+        self._refusals = [KafkaError._UNKNOWN_PARTITION, KafkaError.LEADER_NOT_AVAILABLE]
+
+    def __getattr__(self, name):
+        return getattr(self._consumer, name)
+
+    def get_watermark_offsets(self, *args, **kwargs):
+        if self._refusals:
+            raise KafkaException(KafkaError(self._refusals.pop()))
+        return self._consumer.get_watermark_offsets(*args, **kwargs)
+
+
+def test_the_harness_waits_for_a_leader(kit, topic, monkeypatch):
+    """The harness asks for a partition's bounds again while the partition has no leader."""
+    make = kit.harness._consumer
+    monkeypatch.setattr(kit.harness, "_consumer", lambda isolation: Leaderless(make(isolation)))
+    assert kit.harness.read_topic(topic) == []
+
+
 @pytest.mark.parametrize("client", ["_producer", "_many"])
 def test_a_dead_client_is_replaced(kit, topic, client):
     """After a fatal error all items under way are settled, and the backend continues with new clients."""

@@ -326,10 +326,10 @@ class Producing:
     def _rebuild(self, cause: KafkaError | None) -> None:
         """Replace a dead client by a new one; all items under way end as expired."""
         _log.error("kafka.producer_rebuilt", extra={"txcore": {"reason": str(cause)}})
-        self.rebuilt_count += 1
         with self._lock:
             old = self.clients()
             self._producer, self._many, self._lone = make_producer(self._config()), None, None
+        self.rebuilt_count += 1
         discard(old)
         self._take_reports()
         self._expire_all(BackendUnavailableError(f"the producer died: {cause}"))

@@ -32,6 +32,16 @@ REFUSING_BYTES: Final = 100
 """Limit of a topic, in bytes, that refuses every batch of txcore: the headers alone are larger. It is not lower, as the
 broker must be able to write the 78 bytes that end a transaction: it tries for ever, and the client waits."""
 
+NO_LEADER: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""The driver's answers for a partition whose leader it cannot find at the moment."""
+
 
 class KafkaHarness(BrokerHarness):
     """A broker; topics are not created by publishing, so that a missing one can be recognized."""
@@ -183,8 +193,19 @@ class KafkaTransactionHarness(KafkaHarness):
 
 
 def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S, cached=False)
-    return low, high
+    """Return the first offset and the end; waits for a leader, which a broker lacks just after a long freeze."""
+    place = TopicPartition(topic, partition)
+    pause = threading.Event()
+    for _ in range(round(TIMEOUT_S / PAUSE_S)):
+        try:
+            low, high = consumer.get_watermark_offsets(place, TIMEOUT_S, cached=False)
+        except KafkaException as error:
+            if error.args[0].code() not in NO_LEADER:
+                raise
+            pause.wait(PAUSE_S)
+        else:
+            return low, high
+    raise TimeoutError(f"partition {partition} of {topic!r} has no leader")
 
 
 def _await_markers(consumer: Any, topic: str, partition: int, end: int) -> None:
