@@ -30,7 +30,9 @@ def judge(tenure: Tenure, due: list[Pending]) -> Flow[None]:
             return
         tenure.logs.gap.mark(pending)
         decision = decide(pending, now_ms, must_carry=False)
-        if decision is Decision.CHECK and pending.terms.asks_fence:
+        if decision is Decision.CHECK and (left_ms := _interval_left_ms(tenure, pending)) > 0:
+            tenure.state.schedule(pending, now_ms + left_ms)
+        elif decision is Decision.CHECK and pending.terms.asks_fence:
             fenced.append(pending)
         elif decision in {Decision.CHECK, Decision.FINISH}:
             read.append(pending)
@@ -40,6 +42,16 @@ def judge(tenure: Tenure, due: list[Pending]) -> Flow[None]:
             yield from in_hand.start(tenure, pending, _flow_for(tenure, pending, decision))
     yield from in_hand.start_chunks(tenure, fenced, fence_check.check)
     yield from in_hand.start_chunks(tenure, read, partial(in_hand.together, step=_finish_or_ask))
+
+
+def _interval_left_ms(tenure: Tenure, pending: Pending) -> float:
+    """Return how much is left of the interval since the last answer, which another owner may have received.
+
+    A question asked anew by each owner would use up the checks of a half whose partition changes hands often. An
+    answer from the future, by the clock of this process, delays nothing.
+    """
+    age_ms = tenure.context.clock.wall_ms() - pending.extras.checked_at_ms
+    return pending.terms.interval_ms - age_ms if age_ms >= 0 else 0.0
 
 
 def _flow_for(tenure: Tenure, pending: Pending, decision: Decision) -> Flow[None]:

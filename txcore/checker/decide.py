@@ -52,6 +52,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         poison: The raw bytes of a record that is no half.
         final_at: The op position of its COMMITTED: it is decided, and its owner publishes it; -1 without one.
         committed_ms: Time at which the op log took that COMMITTED, or at which it was read; 0 where that is not known.
+        checked_at_ms: Time of its newest CHECKED by its writer's clock; 0 for none, and after a NUDGE.
         is_taken: Whether the store, which keeps resolutions unique, has said that it has a COMMITTED.
         is_unproven: Whether it was read from a copy that has no proof, and represents a half that nothing else is known
             of; see `copy_proofs`.
@@ -74,6 +75,7 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     final_at: int = -1
     committed_ms: float = 0.0
     is_taken: bool = False
+    checked_at_ms: int = 0
 
 
 NO_EXTRAS: Final = Extras()

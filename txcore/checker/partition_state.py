@@ -269,11 +269,13 @@ class PartitionState(DueHalves):
         elif kind == OpKind.CHECKED:
             if op.generation == pending.generation:
                 pending.count = max(pending.count, op.count)
+                pending.note(checked_at_ms=op.at_ms)
         elif kind == OpKind.DECIDED:
             if not pending.is_journaled:
                 pending.note(forced=op.forced)
                 self._journal(pending, op.decision)
         elif kind == OpKind.NUDGE:
+            pending.note(checked_at_ms=0)
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
         elif kind == OpKind.FORCE and op.generation == pending.generation:
             if not op.token:

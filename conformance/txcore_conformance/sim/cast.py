@@ -13,7 +13,7 @@ from txcore.errors import TxcoreError
 from txcore.history.journey import Journey
 from txcore.message_table import Mode
 from txcore.producer.transaction import LocalTransaction
-from txcore.records import HalfRecord, LogKind, Outcome, Resolution, Status
+from txcore.records import HalfRecord, LogKind, Op, Outcome, Resolution, Status
 from txcore.runtime.commands import Flow
 from txcore_conformance.sim.archive import Archive
 from txcore_conformance.sim.bounds import Bounds
@@ -103,6 +103,7 @@ class Cast:
     is_eaten: bool = False  #: retention deleted ops, so bounds and tokens of checkpoints can no longer be judged
     discarded_ms: dict[bytes, int] = field(default_factory=dict)
     resumed: dict[bytes, int] = field(default_factory=dict)
+    checked: dict[bytes, Op] = field(default_factory=dict)  #: the newest CHECKED since a NUDGE or a copy, in force
     numbers: int = 0
     faults_end_s: float = 30.0
     silence_at_s: float | None = None  #: time at which one log becomes silent

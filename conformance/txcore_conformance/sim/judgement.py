@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from txcore import wire
 from txcore.history.journey import Journey
@@ -19,11 +20,15 @@ from txcore.records import (
     OpKind,
     Outcome,
     ParkCode,
+    is_in_force,
 )
 from txcore_conformance import invariants
 from txcore_conformance.invariants import Facts, Local, Promises, TargetFact
 from txcore_conformance.sim.cast import Cast, Style, Truth, journeys
 from txcore_conformance.sim.excuses import is_excused, is_listed
+
+INTERVAL_MS: Final = 1_500
+"""The checkers' interval between checks, for halves that have none of their own."""
 
 
 def is_judgeable(cast: Cast) -> bool:
@@ -42,6 +47,8 @@ def watch(cast: Cast) -> None:
         for op in cast.archive.add(kind, partition, record):
             if op.kind == OpKind.CLAIM:
                 _count_takeover(cast, partition)
+            elif op.kind in {OpKind.CHECKED, OpKind.NUDGE}:
+                _judge_question(cast, op)
         if kind is LogKind.HALF:
             _judge_copy(cast, partition, record)
         return outcome
@@ -67,9 +74,31 @@ def _count_takeover(cast: Cast, partition: int) -> None:
             cast.world.causes[journey.transaction_id] += 1
 
 
+def _judge_question(cast: Cast, op: Op) -> None:
+    """Require an interval between two answers that count, also where the partition changed hands between them (R10).
+
+    A NUDGE asks for an early question. Times are those of the writers' wall clocks, so that no seed is judged in which
+    one was set.
+    """
+    journey = cast.archive.journey(op.transaction_id)
+    if op.kind == OpKind.NUDGE:
+        cast.checked.pop(op.transaction_id, None)
+    elif journey is not None and is_in_force(op, journey.token_before):
+        last = cast.checked.get(op.transaction_id, op)
+        cast.checked[op.transaction_id] = op
+        is_repeated = op.generation == last.generation and op.count > last.count
+        interval_ms = min((half.interval_ms for half in journey.halves if half.interval_ms), default=INTERVAL_MS)
+        is_sooner = 0 <= op.at_ms - last.at_ms < interval_ms and not cast.world.sometimes["clock jump"]
+        if is_repeated and is_sooner and is_judgeable(cast):
+            text = f"asked again {op.at_ms - last.at_ms} ms after an answer"
+            cast.world.break_rule(f"R10 the listener of {id_text(op.transaction_id)} was {text}")
+
+
 def _judge_copy(cast: Cast, partition: int, record: LogRecord) -> None:
     """Require that a copy is folded up to a place before its half's end, so that its reader finds the end (R8)."""
     half = cast.archive.newest_half(partition)
+    if half is not None and half[0] == record.position:
+        cast.checked.pop(half[1].transaction_id, None)  # A copy keeps the count, but not when it was counted.
     if half is None or half[0] != record.position or half[1].folded_to < 0 or not is_judgeable(cast):
         return
     journey = cast.archive.journey(half[1].transaction_id)

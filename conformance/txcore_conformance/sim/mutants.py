@@ -343,6 +343,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "handle_without_look": Mutant("R4", replace(producers, "attach", fence_mutants.commit_without_a_look)),
     "gap_ignored": Mutant("R12", replace(CoverageGap, "mark", log_mutants.ignore_gap), (KAFKA, RABBITMQ), ARBITRATED),
     "gap_parks_fenced": Mutant("R12", replace(CoverageGap, "may_hide_ops_of", log_mutants.gap_without_fences)),
+    "asked_by_each_owner": Mutant("R10", replace(check_steps, "_interval_left_ms", lambda *_: 0.0)),
     "resume_as_op": Mutant("R11", _resume_as_op),
     "stale_checkpoint_accepted": Mutant(
         "R13", _stale_epoch_goes_on, STEPPED, "the store fences a replaced checker, which then stops"

@@ -33,6 +33,9 @@ from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.world import World
 
 COMMITS: Final = frozenset({OpKind.COMMIT, OpKind.COMMITTED})
+LONG_INTERVAL_S: Final = 8.0
+"""An interval between checks within which partitions change hands."""
+LONG_INTERVAL_SHARE: Final = 0.25
 
 
 def start_producer(cast: Cast, styles: list[Style], count: int) -> None:
@@ -152,9 +155,9 @@ def _delayed_messages(cast: Cast, truth: Truth) -> Iterator[Message]:
 def _messages(cast: Cast) -> list[Message]:
     world = cast.world
     count = world.rng.choice([1, 1, 2, 3])
-    policy = CheckPolicy(
-        immunity_s=3.0 + world.rng.random() * 3, interval_s=1.0 + world.rng.random(), check_max=CHECK_MAX
-    )
+    immunity_s, share = 3.0 + world.rng.random() * 3, world.rng.random()
+    interval_s = LONG_INTERVAL_S if share < LONG_INTERVAL_SHARE else 1.0 + share
+    policy = CheckPolicy(immunity_s=immunity_s, interval_s=interval_s, check_max=CHECK_MAX)
     return [
         Message(f"t{world.rng.randrange(3)}", world.rng.randbytes(8 + i), _key(cast, i), {"n": str(i)}, policy)
         for i in range(count)

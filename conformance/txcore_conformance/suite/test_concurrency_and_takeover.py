@@ -71,6 +71,19 @@ def test_a_stopping_checker_hands_over(kit: Kit, topic: str) -> None:
     assert {1} == {half.check_times for half in second.asked}
 
 
+def test_a_new_owner_asks_after_the_rest_of_the_interval(kit: Kit, topic: str) -> None:
+    """A half that was asked about is not asked about again by each new owner, and uses up no check by it."""
+    listener = Answers(UNKNOWN)
+    identity = kit.orphan(Message(topic, b"body")).transaction_id
+    for name in ("a", "b", "c"):
+        owner = kit.checker(listener, member=name, backend=kit.open(), check_max=2, interval_s=3_600.0)
+        kit.sweep(owner, lambda: bool(listener.asked))
+        kit.until(lambda owner=owner: owner.run_once(kit.timeout_s).partitions == PARTITION_COUNT)  # type: ignore[misc]
+        owner.stop()
+    assert len(listener.asked) == 1
+    assert kit.journey(identity).count == 1
+
+
 def test_a_checker_that_reads_a_foreign_claim_gives_up_the_partition(kit: Kit, topic: str) -> None:
     """A frozen checker that wakes after another member's CLAIM gives up the partition, and claims it again."""
     listener, observed = Answers(UNKNOWN), Observed()
