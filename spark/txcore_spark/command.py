@@ -146,7 +146,7 @@ def lines_of(manifest: Mapping[str, Any], report: str, trend: Sequence[str] = ()
         for name in totals:
             totals[name] += each[name]
     counted = ", ".join(f"{count:,} {name}" for name, count in totals.items())
-    found = [f"run {manifest['number']}: {counted}; {manifest['records']:,} records read"]
+    found = [f"run {manifest['number']}: {counted}; {many(manifest['records'], 'record')} read"]
     for name, severity in sorted(manifest["severities"].items(), key=lambda item: -Severity[item[1].upper()]):
         count = manifest["counts"][name]
         found.append(f"  {severity:<12} {name:<16} {count:>9,}  {Verdict[name].value}")

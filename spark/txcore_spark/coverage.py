@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from txcore.operator.formatting import many
 from txcore_spark import expressions as F
 from txcore_spark.expressions import Column
 from txcore_spark.frames import Frame
@@ -142,7 +143,7 @@ def _note_undecodable(found: Coverage, scope: Scope, marks_by_place: Mapping[tup
         if count and scope.sources[number].log in OWN_LOGS:
             found.undecodable[number] = found.undecodable.get(number, 0) + count
     for number, count in found.undecodable.items():
-        why = f"{count} records cannot be decoded: they are damaged, not txcore's, or not signed with the group's keys"
+        why = f"{many(count, 'record')} cannot be decoded: damaged, not txcore's, or not signed with the group's keys"
         found.gaps.append(Gap(number, -1, 0, 0, why, is_for_good=True))
 
 
@@ -161,7 +162,8 @@ def _follow(found: Coverage, planned: Planned, marks_by_place: Mapping[tuple[int
         for wanted in sorted(each, key=lambda wanted: wanted.start):
             newer_count = covers.get((wanted.start, wanted.end), 0)
             if (wanted.start, wanted.end) not in covers or newer_count:
-                why = f"{newer_count} records are of a newer txcore: upgrade the audit" if newer_count else NOT_READ
+                newer = f"{many(newer_count, 'record')} of a newer txcore, not read: upgrade the audit"
+                why = newer if newer_count else NOT_READ
                 found.gaps.append(Gap(*key, wanted.start, wanted.end, texts.get(wanted.start, why)))
             elif end == wanted.start:
                 end = wanted.end
@@ -245,9 +247,9 @@ def unproven(scope: Scope, covered: Coverage, counts: Sequence[Mapping[str, int]
         named = sorted(topic for backend, topic in covered.hidden if backend == name) if kind == HIDDEN else []
         where = ", ".join(named) or "topics that nothing names, because the message table sent them"
         why = (
-            f"{count} transactions of {group} have messages for {where}. The broker does not list them, or the audit "
-            f'does not read them: name them in audit.backends.{name}.topics, or set "all"; for a queue, name a stream '
-            f"that taps it in audit.backends.{name}.taps"
+            f"{group} has {many(count, 'transaction')} with messages for {where}. The broker does not list them, or "
+            f'the audit does not read them: name them in audit.backends.{name}.topics, or set "all"; for a queue, name '
+            f"a stream that taps it in audit.backends.{name}.taps"
         )
         gap = {"backend": name, "log": TARGET, "name": ", ".join(named), "group": group, "why": why}
         found.append(gap | {"is_for_good": False})

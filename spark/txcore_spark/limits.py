@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from txcore.ids import ID_BYTES, born_ms
+from txcore.operator.formatting import many
 
 TOPICS_MAX: Final = 5
 """Number of topics that a sentence names."""
@@ -59,13 +60,13 @@ def _of_topics(manifest: Mapping[str, Any], name: str) -> Iterator[str]:
     unread = manifest["unread"].get(name, [])
     if unread:
         yield (
-            f"{name}: {len(unread)} topics were not read, which no half of these groups names: {_some(unread)}; "
-            f'audit.backends.{name}.topics = "all" reads them'
+            f"{name}: the audit left out {many(len(unread), 'topic')} that no half of these groups names: "
+            f'{_some(unread)}; audit.backends.{name}.topics = "all" reads every topic'
         )
     refused = manifest["refused"].get(name, {})
     if refused:
         reasons = [f"{topic} ({why})" for topic, why in sorted(refused.items())]
-        yield f"{name}: {len(refused)} topics of no group cannot be read: {_some(reasons)}"
+        yield f"{name}: {many(len(refused), 'topic')} of no group cannot be read: {_some(reasons)}"
 
 
 def _some(names: list[str]) -> str:

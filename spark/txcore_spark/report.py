@@ -12,6 +12,7 @@ import msgspec
 
 from txcore.audit.verdicts import Severity, Verdict
 from txcore.ids import id_text
+from txcore.operator.formatting import many
 from txcore_spark import charts
 from txcore_spark.advice import ADVICE
 from txcore_spark.axis import Axis, axis_of
@@ -74,7 +75,7 @@ def page(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> 
     """Return the whole page."""
     code = manifest["exit_code"]
     cut = time_text(manifest["now_ms"])
-    how = f"Logs cut at {cut}, mode {manifest['mode']}, {manifest['records']:,} records read; exit code {code}."
+    how = f"Logs cut at {cut}, mode {manifest['mode']}, {many(manifest['records'], 'record')} read; exit code {code}."
     title = f"txcore audit, run {manifest['number']}"
     body = [
         f"<h1>{title}</h1>",
@@ -113,7 +114,7 @@ def _header(manifest: Mapping[str, Any], digest: str) -> str:
     origin = manifest["origin"]
     ends, bad = manifest["ends"], {(each.get("source"), each.get("partition")) for each in manifest["gaps"]}
     whole = sum((each["source"], each["partition"]) not in bad for each in ends)
-    extent = f"{whole:,} of {len(ends):,} partitions whole, {manifest['records']:,} records"
+    extent = f"{whole:,} of {many(len(ends), 'partition')} whole, {many(manifest['records'], 'record')}"
     strange = f", {manifest['strange']:,} of them not txcore's" if manifest["strange"] else ""
 
     def named(urls: Mapping[str, str]) -> str:
@@ -126,7 +127,7 @@ def _header(manifest: Mapping[str, Any], digest: str) -> str:
         "Databases": named(origin["databases"]),
         "Groups": ", ".join(manifest["groups"]),
         "Logs cut at": time_text(manifest["now_ms"]),
-        "Coverage": f"{extent}{strange}, {len(manifest['gaps']):,} gaps",
+        "Coverage": f"{extent}{strange}, {many(len(manifest['gaps']), 'gap')}",
         "Builds on": f"the rows of runs {', '.join(map(str, manifest['rows']))}"
         if manifest["rows"]
         else "no kept rows",
@@ -251,7 +252,8 @@ def _outside(axis: Axis) -> str:
     count = sum(each["transactions"] for each in axis.outside)
     if not count:
         return ""
-    return f"<p>{count:,} transactions claim a birth outside of the time that was judged; they are in no chart.</p>"
+    outside = many(count, "transaction")
+    return f"<p>No chart shows {outside} with a claimed birth outside of the time that was judged.</p>"
 
 
 def _latency(manifest: Mapping[str, Any]) -> list[str]:

@@ -98,7 +98,7 @@ def test_a_horizon_over_live_rows_is_a_gap(engine, bed):
     on_database(bed, "UPDATE txcore_tx_meta SET pruned_below = :high", high=high)
     manifest = bed.audit(engine, skew_s=0).incremental()
     assert 3 == manifest["exit_code"]
-    assert "1 rows below it are still there" in gaps_of(manifest)["fence"]
+    assert "below it the table still has 1 row of transactions" in gaps_of(manifest)["fence"]
 
 
 def test_rows_that_were_pruned_before_a_step_read_them_are_a_gap(engine, bed):
@@ -151,7 +151,7 @@ def test_records_of_a_newer_txcore_are_read_again_and_counted_once(engine, bed):
     audit = bed.audit(engine)
     first = audit.incremental()
     assert 3 == first["exit_code"]
-    assert "1 records are of a newer txcore" in gaps_of(first)["op"]
+    assert "1 record of a newer txcore, not read" in gaps_of(first)["op"]
     assert "no missing record of orders proves anything" in said(bed, first)
     on_broker(bed, "DELETE FROM op WHERE body = ?", newer)
     second = audit.incremental()

@@ -16,6 +16,7 @@ import reports
 from reports import CUT_MS, HOUR_MS, counted, finding, manifest_of
 from txcore_spark.advice import ADVICE, RESUME_TABLE, advice_of, command_of
 from txcore_spark.axis import POINTS_MAX, axis_of
+from txcore_spark.command import lines_of
 from txcore_spark.origin import origin_of
 from txcore_spark.report import DATA, KIND_MAX, NAME, hash_of, page, write_report
 from txcore_spark.store import Store
@@ -96,7 +97,8 @@ def test_the_axis_is_what_was_judged_whatever_births_ids_claim():
     assert CUT_MS // 60_000 * 60_000 == axis.moments[-1]
     assert forged == axis.outside
     assert [5] == [each["transactions"] for step in axis.rows for each in step]
-    assert "3 transactions claim a birth outside" in words(page(manifest_of([], transactions=rows + forged), []))
+    said = words(page(manifest_of([], transactions=rows + forged), []))
+    assert "No chart shows 3 transactions with a claimed birth outside" in said
 
 
 def test_the_axis_is_even_and_short_for_a_year_of_hours():
@@ -130,7 +132,7 @@ def test_the_header_says_where_the_run_comes_from(tmp_path):
     said = words((folder / NAME).read_text(encoding="utf-8"))
     for text in (
         "alice on audit-1", "txcore 0.1.0", "main (kafka://kafka-1:9092)", "other (nats://nats-1:4222)",
-        "shop (postgresql+psycopg://shop:***@db-1/shop)", "1 of 1 partitions whole, 12,345 records, 0 gaps", digest,
+        "shop (postgresql+psycopg://shop:***@db-1/shop)", "1 of 1 partition whole, 12,345 records, 0 gaps", digest,
     ):  # fmt: skip
         assert text in said
     data = (folder / DATA).read_bytes()
@@ -138,6 +140,29 @@ def test_the_header_says_where_the_run_comes_from(tmp_path):
     assert id_text(found[0]["tx"]) == json.loads(data)["findings"][0]["tx"]
     assert hash_of(manifest | {"report_sha256": digest}, found) == digest
     assert hash_of(manifest | {"records": 1}, found) != digest
+
+
+@pytest.mark.parametrize(("count", "ending"), [(1, ""), (2, "s")])
+def test_one_of_a_kind_is_no_plural(count, ending):
+    """Report and terminal say "1 topic", "1 record", "1 gap", "1 partition" and "1 transaction", but "2 topics"."""
+    names = [f"orders.{number}" for number in range(count)]
+    ends = [{"source": 0, "partition": each, "start": 0, "end": 9, "gone": 0, "seal": ""} for each in range(count)]
+    gap = {"backend": "main", "log": "op", "name": "orders", "source": 9, "partition": 9, "start": 0, "end": 1}
+    manifest = manifest_of(
+        [],
+        report_sha256="", records=count, ends=ends,
+        gaps=[gap | {"why": "not read", "place": 9, "is_for_good": False}] * count,
+        unread={"main": names}, refused={"main": dict.fromkeys(names, "no stream")},
+        transactions=[counted(CUT_MS - HOUR_MS), counted(1, is_recent=False, transactions=count)],
+    )  # fmt: skip
+    said, terminal = words(page(manifest, [])), "\n".join(lines_of(manifest, "report.html"))
+    for text in (f"left out {count} topic{ending} that", f"{count} topic{ending} of no group cannot be read"):
+        assert text in said
+        assert text in terminal
+    assert f"{count} record{ending} read" in said
+    assert f"{count} record{ending} read" in terminal
+    assert f"of {count} partition{ending} whole, {count} record{ending}, {count} gap{ending}" in said
+    assert f"No chart shows {count} transaction{ending} with" in said
 
 
 def test_a_run_notes_its_user_host_versions_and_places_without_passwords(tmp_path):
