@@ -6,7 +6,6 @@ Source: Prometheus documentation, "Node exporter", textfile collector: a file is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
@@ -28,10 +27,8 @@ def write_metrics(path: str, manifest: Mapping[str, Any] | None, ended_ms: int) 
     """Replace the file at *path* with the metrics of a run; without a manifest, of one that failed.
 
     Raises:
-        ConfigError: the file cannot be written, or its name does not end with `.prom`.
+        ConfigError: the file cannot be written.
     """
-    if Path(path).suffix != ".prom":
-        raise ConfigError(f"audit.textfile={path!r} must end with .prom: the node exporter reads no other file")
     registry = CollectorRegistry()
 
     def gauge(name: str, labels: tuple[str, ...] = ()) -> Gauge:

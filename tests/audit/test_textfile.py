@@ -13,7 +13,7 @@ from txcore_spark.textfile import METRICS, write_metrics
 from txcore_spark.trend import RUNS, differences
 
 from txcore.audit.verdicts import Verdict
-from txcore.config import load
+from txcore.config import ConfigFileError, load
 from txcore.errors import ConfigError, UsageError
 
 ALERTS = Path(__file__).parents[2] / "examples" / "deploy" / "audit-alerts.yaml"
@@ -93,10 +93,14 @@ def test_each_run_of_the_command_leaves_its_result_and_says_what_differs(bed, tm
     assert run(loaded, Wish(engine="duckdb")) == values(path)["txcore_audit_exit_code",]
 
 
-def test_file_that_nothing_would_read_is_refused(tmp_path):
-    """The node exporter reads files with one ending only; a folder that is not there is said in a sentence."""
-    with pytest.raises(ConfigError, match=r"\.prom"):
-        write_metrics(str(tmp_path / "txcore.txt"), None, 0)
+def test_file_that_nothing_would_read_is_refused_before_the_run(bed):
+    """The node exporter reads files with one ending only, so a configuration with another one cannot be loaded."""
+    with pytest.raises(ConfigFileError, match=r"audit\.textfile: 'txcore\.txt' must end with \.prom"):
+        bed.loaded(textfile='"txcore.txt"')
+
+
+def test_folder_that_is_not_there_is_said_in_a_sentence(tmp_path):
+    """A file that cannot be written is named with its setting."""
     with pytest.raises(ConfigError, match="cannot be written"):
         write_metrics(str(tmp_path / "missing" / "txcore.prom"), None, 0)
 

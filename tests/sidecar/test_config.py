@@ -117,6 +117,10 @@ WRONG = {
         '[databases.other]\nurl = "sqlite:///a.db"\nurl_env = "URL"\n',
         "{file}:13: databases.other.url_env: url is given too; keep one of them",
     ),
+    "metrics that nothing would read": (
+        '[audit]\ntextfile = "metrics.txt"\n',
+        "{file}:12: audit.textfile: 'metrics.txt' must end with .prom: the node exporter reads no other file",
+    ),
     "file missing": (
         '[databases.other]\nurl_file = "nowhere"\n',
         "{file}:12: databases.other.url_file: nowhere cannot be read: No such file or directory",

@@ -170,8 +170,13 @@ class _Reader:
         self._problems.append(Problem(key_text(path), self._raw.where(path), text))
 
     def _audit(self) -> None:
-        """Look up the names under `[audit]`."""
+        """Look up the names under `[audit]`, and the ending of its file of metrics."""
         config = self.config
+        textfile = config.audit.textfile
+        if textfile and FilePath(textfile).suffix != ".prom":
+            self._report(
+                ("audit", "textfile"), f"{textfile!r} must end with .prom: the node exporter reads no other file"
+            )
         known: dict[str, Mapping[str, object]] = {
             "rules": Verdict.__members__,
             "backends": config.backends,
