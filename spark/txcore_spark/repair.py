@@ -22,6 +22,7 @@ from txcore.config import Loaded
 from txcore.errors import BackendTimeoutError, TxcoreError, UsageError
 from txcore.history.journey import Journey
 from txcore.ids import TransactionId, id_text
+from txcore.operator.formatting import many
 from txcore.operator.operator import Operator
 from txcore.port import Backend, SettlesEach
 from txcore.records import HalfRecord, Op, OpKind, Outcome, ParkCode, Parked, Resolution, Status
@@ -78,8 +79,8 @@ class Repairer:
         """Close every backend."""
         self._stack.close()
 
-    def plan(self, only: Collection[bytes] = (), count_max: int = 10_000) -> list[Planned]:
-        """Return the possible repairs of the run's findings, after reading each transaction again.
+    def plan(self, only: Collection[bytes] = (), count_max: int = 10_000) -> Iterator[Planned]:
+        """Read the transaction of each of the run's findings again, and yield its possible repair.
 
         Raises:
             UsageError: there are more than *count_max* of them, or a target was lost and the run kept no rows.
@@ -104,9 +105,9 @@ class Repairer:
         look = Look(self._loaded, self._manifest, lost)
         names = {verdict.name for verdict in DOUBTED}
         doubted = {bytes(each["tx"]): each["verdict"] for each in found if each["verdict"] in names}
-        planned = [self._plan(each, look, doubted) for each in todo if id_text(each["tx"]) not in done]
+        yield from (self._plan(each, look, doubted) for each in todo if id_text(each["tx"]) not in done)
         advice = "a leaked message cannot be withdrawn: notify its consumers"
-        return planned + [Planned(bytes(each["tx"]), each["verdict"], advice) for each in leaks]
+        yield from (Planned(bytes(each["tx"]), each["verdict"], advice) for each in leaks)
 
     def apply(self, planned: Sequence[Planned]) -> Iterator[tuple[Planned, str]]:
         """Make each possible repair, and yield it with "" or with the reason of its failure."""
@@ -202,23 +203,36 @@ class Repairer:
 
 
 def repair(
-    loaded: Loaded, run: int, *, only: Collection[bytes], apply: bool, say: Callable[[str], None], as_json: bool = False
+    loaded: Loaded,
+    run: int,
+    *,
+    only: Collection[bytes],
+    apply: bool,
+    say: Callable[[str], None],
+    as_json: bool = False,
+    awaited: Callable[[Iterator[Any], str], Iterator[Any]] = lambda items, _: items,
 ) -> int:
-    """Show the possible repairs after a run, and make them with *apply*; return 0, or 1 if one failed."""
+    """Show each possible repair after a run, and make them with *apply*; return 0, or 1 if one failed.
+
+    Args:
+        say: Called with each line as soon as its transaction was read or repaired; with *as_json*, once at the end.
+        awaited: Passes items through, and shows meanwhile that the next one is worked on.
+    """
     show: Callable[[str], None] = (lambda _: None) if as_json else say
     repairer = Repairer(loaded, Store(loaded.config.audit.store), run)
     try:
-        planned = repairer.plan(only)
-        for each in planned:
+        planned: list[Planned] = []
+        for each in awaited(repairer.plan(only), "reading the logs"):
+            planned.append(each)
             show(f"{id_text(each.transaction_id)} {each.verdict:<6} {each.what}")
         can = [each for each in planned if each.resolution is not None]
         troubles: dict[bytes, str] = {}
-        for each, trouble in repairer.apply(can) if apply else ():
+        for each, trouble in awaited(repairer.apply(can), "repairing") if apply else ():
             troubles[each.transaction_id] = trouble
             show(f"{id_text(each.transaction_id)} {'FAILED ' + trouble if trouble else 'repaired'}")
         failed = sum(map(bool, troubles.values()))
         if not apply:
-            show(f"{len(can)} of {len(planned)} findings can be repaired; nothing was written: --apply does it")
+            show(f"{len(can)} of {many(len(planned), 'finding')} can be repaired; nothing was written: --apply does it")
         else:
             show(f"{len(can) - failed} repaired, {failed} failed; the next audit shows it")
         if as_json:

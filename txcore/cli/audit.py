@@ -101,18 +101,18 @@ def repair(
 ) -> None:
     """Publish lost targets again from their half, and park stuck transactions. Never touches a leaked message.
 
-    Every finding is verified again first. Needs no Spark session. Ends with 0, 1 when a repair failed, 4 for an error.
+    Every finding is verified again first, and has its line as soon as it was read or repaired. Needs no Spark session.
+    Ends with 0, 1 when a repair failed, 4 for an error.
     """
     loaded = loaded_of(config, settings)
     repairing = module("repair")
 
     def action() -> int:
-        chosen, said = {parse_id(each) for each in only or ()}, list[str]()
-        try:
-            with Screen(as_json=as_json).busy():
-                return int(repairing.repair(loaded, number, only=chosen, apply=apply, as_json=as_json, say=said.append))
-        finally:
-            typer.echo("\n".join(said), nl=bool(said))
+        chosen = {parse_id(each) for each in only or ()}
+        screen = Screen(as_json=as_json)
+        say = typer.echo if as_json else screen.say
+        shown = {"say": say, "as_json": as_json, "awaited": screen.awaited}
+        return int(repairing.repair(loaded, number, only=chosen, apply=apply, **shown))
 
     raise typer.Exit(code_of(action))
 
