@@ -219,6 +219,25 @@ def test_another_database_than_the_fences_is_refused(run):
     assert ["the fence is in database 'default', not 'other'"] == printed
 
 
+@pytest.mark.parametrize(
+    "database",
+    [{"ENGINE": "django.db.backends.sqlite3", "NAME": "file:tests?mode=memory&cache=shared"}],
+    ids=["memory"],
+)
+def test_a_database_in_memory_is_refused_with_the_setting_that_names_a_file(run):
+    """Django's test database in memory cannot carry a fence: the block's error names the setting of Django."""
+    printed = run("""
+        try:
+            with atomic() as outgoing:
+                place(outgoing, "tea")
+        except txcore.FenceMisuseError as error:
+            print(error)
+            show()
+    """)
+    assert printed[0].endswith('use a file, as by "TEST": {"NAME": "test.db"} in DATABASES')
+    assert ["[] []"] == printed[1:]
+
+
 def test_a_wrong_setting_is_one_clear_error(run):
     """The error names the setting and its required form."""
     printed = run("""

@@ -67,8 +67,7 @@ class SQLite(AnchoredDialect):
         )[0]
         if not path:
             raise FenceMisuseError(
-                "an in-memory SQLite database cannot carry a fence: no other connection can read it; use a file, "
-                'as by "TEST": {"NAME": "test.db"} in Django\'s DATABASES'
+                "an in-memory SQLite database cannot carry a fence: no other connection can read it; use a file"
             )
         if str(journal).lower() in {"off", "memory"}:
             raise FenceMisuseError(f"PRAGMA journal_mode is {journal}: a crash would break the file; use WAL or DELETE")

@@ -13,7 +13,7 @@ from typing import Final
 from django.db import connections, transaction
 
 from txcore.connections import DatabaseConnection
-from txcore.errors import UsageError
+from txcore.errors import FenceMisuseError, UsageError
 from txcore.integrations.django.runtime import runtime
 from txcore.integrations.releasing import release
 from txcore.message import Message
@@ -24,6 +24,7 @@ _NOT_OUTERMOST: Final = (
     "atomic() must be the outermost block, and a transaction is open already: under ATOMIC_REQUESTS or in the admin, "
     "put @transaction.non_atomic_requests on the view and this block around its work"
 )
+_TEST_FILE: Final = '"TEST": {"NAME": "test.db"}'
 
 
 class Outgoing:
@@ -88,4 +89,9 @@ def atomic(using: str | None = None) -> Iterator[Outgoing]:
             return
         transaction.on_commit(outgoing.release, using=alias)
         yield outgoing
-        outgoing.prepare(connections[alias].connection)
+        try:
+            outgoing.prepare(connections[alias].connection)
+        except FenceMisuseError as error:
+            if connections[alias].vendor == "sqlite" and connections[alias].is_in_memory_db():
+                raise FenceMisuseError(f"{error}, as by {_TEST_FILE} in DATABASES") from error
+            raise
