@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedEr
 from txcore.fence import FenceAnswer
 from txcore.memory import MemoryBackend, MemoryBroker
 from txcore.message_table import SLOT_COUNT, Refused, lane_of
+from txcore.outbox import slots as slots_of_relay
 from txcore.outbox.sql_table import SLOTS_MAX, SqlMessageTable
 from txcore.port import SettlesEach
 from txcore.records import Outcome, Status
@@ -127,6 +129,53 @@ def test_messages_of_one_transaction_without_a_key_stay_in_order(bench):
     assert [wire.target_id(tx.transaction_id, n) for n in range(150)] == [
         each.headers[wire.HEADER_ID] for each in bench.broker.topics[TOPIC]
     ]
+
+
+def test_page_of_large_messages_takes_no_more_memory_than_its_bound(bench, monkeypatch):
+    """However many large messages wait, a page has as many as fit in the bound, and is read in little more memory."""
+    monkeypatch.setattr(slots_of_relay, "PAGE_BYTES_MAX", 1 << 20)
+    for number in range(90):
+        bench.put(b"%d" % (number % 20), b"%04d" % number + b"x" * 90_000)
+    table, each_max = bench.table("one"), (1 << 20) // 90_000
+    for number in range(3):  # the first page looks at all rows, the next ones at some
+        tracemalloc.start()
+        taken = table.take(GROUP, (), 1_000)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak_bytes < 2 << 20
+        assert len(taken.rows) == each_max
+        table.settle(taken, taken.rows, [])
+        assert table.stats().waiting == 90 - (number + 1) * each_max
+
+
+def test_messages_of_all_sizes_are_sent_in_order(bench, monkeypatch):
+    """Small and large messages, and those above the bound, are all sent in the order of each key."""
+    monkeypatch.setattr(slots_of_relay, "PAGE_BYTES_MAX", 100_000)
+    sizes = itertools.cycle([10, 20_000, 10, 150_000, 40_000])
+    bodies = {b"%d" % key: [b"%d" % n + b"x" * next(sizes) for n in range(8)] for key in range(9)}
+    for key, body in itertools.chain.from_iterable(zip(*([(k, b) for b in bodies[k]] for k in bodies), strict=True)):
+        bench.put(key, body)
+    relay = bench.relay()
+    assert relay.run_once().sent == 72
+    for key, expected in bodies.items():
+        assert expected == [each.body for each in bench.broker.topics[TOPIC] if each.key == key]
+    assert relay.waiting().waiting == 0
+
+
+def test_slots_take_turns_where_each_message_is_above_the_bound(bench, monkeypatch):
+    """Each slot's first message is read before the second one of any slot, also if each fills a page of its own."""
+    monkeypatch.setattr(slots_of_relay, "PAGE_BYTES_MAX", 1_000)
+    for number in range(80):
+        bench.put(b"%d" % (number % 40), b"x" * 2_000)
+    slots = {lane_of(GROUP, b"%d" % key, b"") % SLOT_COUNT for key in range(40)}
+    assert len(slots) > SLOTS_MAX
+    table, seen = bench.table("one"), []
+    while taken := table.take(GROUP, (), 1_000):
+        seen += [row.slot for row in taken.rows]
+        assert len(taken.rows) == 1
+        table.settle(taken, taken.rows, [])
+    assert len(seen) == 80
+    assert set(seen[: len(slots)]) == slots
 
 
 def test_row_with_a_lower_number_that_commits_later_is_sent(server_bench):

@@ -47,7 +47,7 @@ class RelayLimits:
         ConfigError: a value is no number, a count is below 1, or a time not above 0; `key` names it.
     """
 
-    row_max: int = 1_000  #: rows of one batch
+    row_max: int = 1_000  #: rows of one batch; large messages make it fewer
     batch_s: float = 0.5  #: time after which no second message of a lane begins, so that no lane holds up others
     tries_max: int = 20  #: refusals by its target before a message is parked
     retry_s: float = 0.2  #: first pause of a lane after a refusal, and of all lanes after an outage; doubles

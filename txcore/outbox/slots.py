@@ -7,9 +7,12 @@ has one lock for the whole file, so there a slot is leased: `owner` holds it up 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from txcore.ids import TransactionId, known_id
 from txcore.message_table import SLOT_COUNT, Refused, TableRow
@@ -24,6 +27,8 @@ RESTING_MAX: Final = 500
 """Most lanes that a statement excludes; with more, their slots rest as a whole."""
 NAMED_MAX: Final = 200
 """Most rows that a statement names by a parameter each."""
+PAGE_BYTES_MAX: Final = 32 << 20
+"""Most bytes of messages in the one page that a relay holds; a larger message is the only large one of its page."""
 
 UNSEEN_S: Final = 60.0
 """Time, in seconds, without a note of a relay after which a group has none."""
@@ -72,6 +77,19 @@ class TableStats:
 
 
 EMPTY: Final = TableStats(0, 0, 0.0)
+
+
+class Page(NamedTuple):
+    """Rows of some slots, in the order of their insertion.
+
+    Attributes:
+        left_out: Slots whose first row did not fit.
+        is_cut: Whether any row did not fit.
+    """
+
+    rows: list[TableRow]
+    left_out: Sequence[int] = ()
+    is_cut: bool = False
 
 
 class Slots:
@@ -141,30 +159,55 @@ class Slots:
         )
         border.change(sql, self._group | {"owner": self._owner})
 
-    def page(self, border: Border, slots: Sequence[int], resting: Collection[int], each_max: int) -> list[TableRow]:
-        """Return the oldest rows of each slot that are not parked, in the order of their insertion.
+    def page(self, border: Border, slots: Sequence[int], resting: Collection[int], each_max: int) -> Page:
+        """Return the oldest rows of each slot that are not parked, within `PAGE_BYTES_MAX` together.
 
-        One statement for all slots: while producers are busy, each statement waits for the processor like them.
+        One statement for all slots: while producers are busy, each statement waits for the processor like them. It
+        reads the bodies of small rows, which always fit together; a second one reads those of large rows that fit.
         """
         left_out: dict[int, list[int]] = {slot: [] for slot in slots}
         for lane in resting:
             if lane % SLOT_COUNT in left_out:
                 left_out[lane % SLOT_COUNT].append(lane)
-        pages = [self._page(slot, lanes, each_max) for slot, lanes in left_out.items() if len(lanes) <= RESTING_MAX]
+        small_max = PAGE_BYTES_MAX // 2 // max(len(slots) * each_max, 1)
+        pages = [
+            self._page(slot, lanes, each_max, small_max)
+            for slot, lanes in left_out.items()
+            if len(lanes) <= RESTING_MAX
+        ]
         found = border.rows(" UNION ALL ".join(pages), self._group) if pages else []
         rows = [
-            TableRow(decode_id(row[0]), int(row[1]), int(row[2]), bytes(row[3]), int(row[4]), int(row[5]))
+            TableRow(decode_id(row[0]), int(row[1]), int(row[2]), bytes(row[3] or b""), int(row[4]), int(row[5]))
             for row in found
         ]
-        return sorted(rows, key=lambda row: row.number)
+        rows.sort(key=lambda row: row.number)
+        large = {int(row[5]): int(row[6]) for row in found if row[3] is None}
+        return self._with_bodies(border, slots, rows, large) if large else Page(rows)
 
-    def _page(self, slot: int, left_out: Sequence[int], row_max: int) -> str:
+    def _page(self, slot: int, left_out: Sequence[int], row_max: int, small_max: int) -> str:
         but = f"AND lane NOT IN ({_list(left_out)}) " if left_out else ""
+        body = f"CASE WHEN length(body) <= {int(small_max)} THEN body END AS body"
         return (
-            f"SELECT * FROM (SELECT transaction_id, message_index, lane, body, tries, number FROM {self._message} "  # noqa: S608
-            f"WHERE producer_group = :producer_group AND parked = 0 AND slot = {int(slot)} {but}"
+            f"SELECT * FROM (SELECT transaction_id, message_index, lane, {body}, tries, number, length(body) AS size "  # noqa: S608
+            f"FROM {self._message} WHERE producer_group = :producer_group AND parked = 0 AND slot = {int(slot)} {but}"
             f"ORDER BY number LIMIT {int(row_max)}) AS s{int(slot)}"
         )
+
+    def _with_bodies(
+        self, border: Border, slots: Sequence[int], rows: Sequence[TableRow], large: dict[int, int]
+    ) -> Page:
+        """Return the page of the *rows* that fit, with the bodies of *large* ones, whose sizes are by number."""
+        fitting, left_out = _fitting(slots, rows, large)
+        wanted = [row for row in fitting if row.number in large]
+        bodies: dict[int, bytes] = {}
+        for start in range(0, len(wanted), NAMED_MAX):
+            which, values = self._named(wanted[start : start + NAMED_MAX])
+            sql = f"SELECT number, body FROM {self._message} WHERE {which}"  # noqa: S608
+            bodies |= {int(row[0]): bytes(row[1]) for row in border.rows(sql, values)}
+        full = [msgspec.structs.replace(row, body=bodies[row.number]) for row in wanted if row.number in bodies]
+        small = [row for row in fitting if row.number not in large]
+        in_order = sorted([*small, *full], key=lambda row: row.number)
+        return Page(in_order, left_out, is_cut=len(fitting) < len(rows))
 
     def flush(self, border: Border) -> None:
         """Write a row: its commit flushes every commit that this server has shown before."""
@@ -289,6 +332,31 @@ class Slots:
             values |= {f"i{number}": self.dialect.encode(row.transaction_id), f"n{number}": row.index}
             names.append(f"({self.dialect.place(f'i{number}')}, :n{number})")
         return f"(transaction_id, message_index) IN (VALUES {', '.join(names)})", values
+
+
+def _fitting(slots: Sequence[int], rows: Sequence[TableRow], large: dict[int, int]) -> tuple[list[TableRow], list[int]]:
+    """Return the rows that fit in one page, slot by slot in turn, and the slots that have none of them.
+
+    A row that does not fit ends its slot's part. The first row of all is taken, however large. *large* has the sizes of
+    rows whose bodies are not read yet, by number; the other rows always fit.
+    """
+    left = PAGE_BYTES_MAX - sum(len(row.body) for row in rows)
+    queues = {slot: deque(row for row in rows if row.slot == slot) for slot in slots}
+    fitting: list[TableRow] = []
+    left_out: list[int] = []
+    turns = deque((slot, True) for slot in slots if queues[slot])
+    while turns:
+        slot, is_first = turns.popleft()
+        row = queues[slot].popleft()
+        size = large.get(row.number, 0)
+        if fitting and size > left:
+            left_out += [slot] if is_first else []
+            continue
+        fitting.append(row)
+        left = max(left - size, 0)
+        if queues[slot]:
+            turns.append((slot, False))
+    return fitting, left_out
 
 
 def _list(numbers: Iterable[int]) -> str:

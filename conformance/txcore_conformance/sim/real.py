@@ -102,8 +102,8 @@ class RealDatabase:
 
     def page(self, slots: Iterable[int]) -> set[tuple[bytes, int, int, int]]:
         """Return the rows that a relay with *slots* would read: id, index, lane and tries."""
-        rows = self._run(lambda border: self.slots.page(border, sorted(slots), (), 1_000))
-        return {(row.transaction_id, row.index, row.lane, row.tries) for row in rows}
+        found = self._run(lambda border: self.slots.page(border, sorted(slots), (), 1_000))
+        return {(row.transaction_id, row.index, row.lane, row.tries) for row in found.rows}
 
     def settle(self, sent: Sequence[TableRow], refused: Sequence[Refused]) -> None:
         """Delete the sent rows and note the refused ones."""
