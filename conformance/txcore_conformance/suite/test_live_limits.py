@@ -148,7 +148,7 @@ def test_a_half_that_retention_would_soon_delete_is_carried_forward(kit: Kit, to
     first = Answers(UNKNOWN)
     forgetful = cast("Backend", _Forgetful(kit.backend, 2.0))
     checker = kit.checker(first, check_max=100, interval_s=3_600.0, backend=forgetful)
-    kit.sweep(checker, lambda: len(kit.journey(identity).halves) > 1)
+    kit.sweep(checker, lambda: bool(first.asked) and len(kit.journey(identity).halves) > 1)
     checker.stop()
     partition = kit.journey(identity).partition
     records = raw.halves(kit, 2, partition=partition)
