@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no names of its own
@@ -23,6 +23,7 @@ from txcore_conformance.harness import Delivered
 from txcore.records import LogKind
 from txcore_kafka.options import topic_name
 
+T = TypeVar("T")
 TIMEOUT_S: Final = 10.0
 PAUSE_S: Final = 0.02
 TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1.2"
@@ -101,12 +102,9 @@ class KafkaHarness(BrokerHarness):
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         for answer in self._admin.incremental_alter_configs([resource]).values():
             answer.result(TIMEOUT_S)
-        pause = threading.Event()
-        for _ in range(round(TIMEOUT_S / PAUSE_S)):
-            if self._does_refuse(topic) is refuses:
-                return True
-            pause.wait(PAUSE_S)
-        raise TimeoutError(f"the new limit of {topic!r} did not come into force")
+        return _until(
+            lambda: self._does_refuse(topic) is refuses, f"the new limit of {topic!r} did not come into force"
+        )
 
     def _does_refuse(self, topic: str) -> bool:
         """Return whether the topic refuses a record; the transaction is aborted, so no consumer sees the record."""
@@ -149,12 +147,10 @@ class KafkaHarness(BrokerHarness):
     def _create(self, wanted: Any) -> None:
         """Create a topic and wait until the broker knows it."""
         topic = wanted.topic
-        pause = threading.Event()
-        for _ in range(round(TIMEOUT_S / PAUSE_S)):
-            if self._is_made(wanted) and self._admin.list_topics(topic, TIMEOUT_S).topics[topic].error is None:
-                return
-            pause.wait(PAUSE_S)
-        raise TimeoutError(f"topic {topic!r} did not appear")
+        _until(
+            lambda: self._is_made(wanted) and self._admin.list_topics(topic, TIMEOUT_S).topics[topic].error is None,
+            f"topic {topic!r} did not appear",
+        )
 
     def _is_made(self, wanted: Any) -> bool:
         """Return whether the topic exists now; not while the only broker is fenced, as after a long freeze."""
@@ -192,30 +188,34 @@ class KafkaTransactionHarness(KafkaHarness):
         return int(answer.result(TIMEOUT_S)[SWEEP].value)
 
 
-def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
-    """Return the first offset and the end; waits for a leader, which a broker lacks just after a long freeze."""
-    place = TopicPartition(topic, partition)
+def _until(condition: Callable[[], T | None], trouble: str) -> T:
+    """Return the first true value of *condition*, evaluated each `PAUSE_S`; else raise TimeoutError with *trouble*."""
     pause = threading.Event()
     for _ in range(round(TIMEOUT_S / PAUSE_S)):
+        if value := condition():
+            return value
+        pause.wait(PAUSE_S)
+    raise TimeoutError(trouble)
+
+
+def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
+    """Return the first offset and the end; waits for a leader, which a broker lacks just after a long freeze."""
+
+    def found() -> tuple[int, int] | None:
         try:
-            low, high = consumer.get_watermark_offsets(place, TIMEOUT_S, cached=False)
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S, cached=False)
         except KafkaException as error:
             if error.args[0].code() not in NO_LEADER:
                 raise
-            pause.wait(PAUSE_S)
-        else:
-            return low, high
-    raise TimeoutError(f"partition {partition} of {topic!r} has no leader")
+            return None
+        return low, high
+
+    return _until(found, f"partition {partition} of {topic!r} has no leader")
 
 
 def _await_markers(consumer: Any, topic: str, partition: int, end: int) -> None:
     """Wait until every transaction before *end* has ended: committed records become visible a little later."""
-    pause = threading.Event()
-    for _ in range(round(TIMEOUT_S / PAUSE_S)):
-        if _bounds(consumer, topic, partition)[1] >= end:
-            return
-        pause.wait(PAUSE_S)
-    raise TimeoutError(f"a transaction in {topic!r} does not end")
+    _until(lambda: _bounds(consumer, topic, partition)[1] >= end, f"a transaction in {topic!r} does not end")
 
 
 def _read_partition(consumer: Any, topic: str, partition: int) -> list[Delivered]:
