@@ -23,6 +23,8 @@ from txcore_conformance.sim.world import World
 
 GROUP = "simulated"
 CHECK_MAX = 3
+CHECK_INTERVAL_S = 1.5
+"""The checkers' interval between checks, for halves that have none of their own."""
 
 
 class Style(enum.Enum):

@@ -9,7 +9,7 @@ from txcore.checker.checker import Membership
 from txcore.checker.context import CheckContext
 from txcore.message import CheckPolicy
 from txcore_conformance.sim import owning
-from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, ended
+from txcore_conformance.sim.cast import CHECK_INTERVAL_S, CHECK_MAX, GROUP, Cast, ended
 from txcore_conformance.sim.database import SimDatabase, SimFence
 from txcore_conformance.sim.listening import SimListener
 from txcore_conformance.sim.process import Process
@@ -39,7 +39,7 @@ def start_checker(
         clock=process.clock,
         randomness=world.rng,
         claim=claim,
-        policy=CheckPolicy(interval_s=1.5, check_max=CHECK_MAX),
+        policy=CheckPolicy(interval_s=CHECK_INTERVAL_S, check_max=CHECK_MAX),
         limits=cast.bounds.limits,
         report=SimReporter(world),
         by=f"c:{process.name}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from txcore import wire
 from txcore.history.journey import Journey
@@ -24,11 +23,8 @@ from txcore.records import (
 )
 from txcore_conformance import invariants
 from txcore_conformance.invariants import Facts, Local, Promises, TargetFact
-from txcore_conformance.sim.cast import Cast, Style, Truth, journeys
+from txcore_conformance.sim.cast import CHECK_INTERVAL_S, Cast, Style, Truth, journeys
 from txcore_conformance.sim.excuses import is_excused, is_listed
-
-INTERVAL_MS: Final = 1_500
-"""The checkers' interval between checks, for halves that have none of their own."""
 
 
 def is_judgeable(cast: Cast) -> bool:
@@ -87,7 +83,9 @@ def _judge_question(cast: Cast, op: Op) -> None:
         last = cast.checked.get(op.transaction_id, op)
         cast.checked[op.transaction_id] = op
         is_repeated = op.generation == last.generation and op.count > last.count
-        interval_ms = min((half.interval_ms for half in journey.halves if half.interval_ms), default=INTERVAL_MS)
+        interval_ms = min(
+            (half.interval_ms for half in journey.halves if half.interval_ms), default=1000 * CHECK_INTERVAL_S
+        )
         is_sooner = 0 <= op.at_ms - last.at_ms < interval_ms and not cast.world.sometimes["clock jump"]
         if is_repeated and is_sooner and is_judgeable(cast):
             text = f"asked again {op.at_ms - last.at_ms} ms after an answer"
@@ -97,9 +95,10 @@ def _judge_question(cast: Cast, op: Op) -> None:
 def _judge_copy(cast: Cast, partition: int, record: LogRecord) -> None:
     """Require that a copy is folded up to a place before its half's end, so that its reader finds the end (R8)."""
     half = cast.archive.newest_half(partition)
-    if half is not None and half[0] == record.position:
-        cast.checked.pop(half[1].transaction_id, None)  # A copy keeps the count, but not when it was counted.
-    if half is None or half[0] != record.position or half[1].folded_to < 0 or not is_judgeable(cast):
+    if half is None or half[0] != record.position:
+        return
+    cast.checked.pop(half[1].transaction_id, None)  # A copy keeps the count, but not when it was counted.
+    if half[1].folded_to < 0 or not is_judgeable(cast):
         return
     journey = cast.archive.journey(half[1].transaction_id)
     if journey is None:
