@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from statistics import linear_regression
@@ -27,6 +26,7 @@ from txcore_conformance.demo.consuming import open_consumer
 import txcore
 from benchmarks.processes import cpu_s, memory_mb
 from benchmarks.sidecar import running
+from txcore.signals import end_requested
 
 TOPIC: Final = "orders.created"
 UNKNOWN_EACH: Final = 20
@@ -63,11 +63,10 @@ class Forgetful(txcore.TransactionListener):
 @app.command()
 def produce(broker: str, database: str, group: str, rate: float) -> None:
     """Send transactions until SIGTERM, then print their number. Started by `run`."""
-    is_over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
     engine = sqlalchemy.create_engine(database)
     fence, count, next_s = txcore.SqlFence(engine), 0, time.monotonic()
     with contextlib.ExitStack() as stack:
+        requested = stack.enter_context(end_requested())
         backend = stack.enter_context(txcore.connect(broker))
         policy = txcore.CheckPolicy(immunity_s=5.0)
         half = stack.enter_context(txcore.TransactionProducer(backend, group, fence=fence, policy=policy))
@@ -78,7 +77,7 @@ def produce(broker: str, database: str, group: str, rate: float) -> None:
             )
         )
         print("ready", flush=True)
-        while not is_over.wait(max(next_s - time.monotonic(), 0)):
+        while not requested.wait(max(next_s - time.monotonic(), 0)):
             message = txcore.Message(TOPIC, b"x" * 300, key=str(count % 100).encode())
             if count % UNKNOWN_EACH == 0:
                 unknown.send_message_in_transaction(message)

@@ -31,7 +31,7 @@ from txcore_conformance.harness import Harness
 from txcore_conformance.live_actor import ActorJob
 from txcore_conformance.live_orders import NEVER_KNOWN, Orders
 from txcore_conformance.live_record import Fault, attempts_in, causes_of, read_lines
-from txcore_conformance.machine import spawn, wait_until_stopped
+from txcore_conformance.machine import spawn, stacks_of, wait_until_stopped
 from txcore_conformance.oracle import History
 
 PARTITION_COUNT: Final = 4
@@ -209,9 +209,10 @@ class Crew:
             try:
                 status = process.popen.wait(max(0.1, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
+                stacks = stacks_of(process.popen, self.folder / f"{process.name}.log")
                 process.send(signal.SIGKILL)
                 process.popen.wait()
-                problems.append(f"{process.name} did not end within {STOP_TIME_MAX_S:g} s after it was asked to")
+                problems.append(f"{process.name} did not end within {STOP_TIME_MAX_S:g} s after SIGTERM:\n{stacks}")
             else:
                 was_early = status == -signal.SIGTERM and not process.journal.stat().st_size
                 if status and not was_early:

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, cast
 
 import txcore
@@ -33,6 +32,7 @@ from txcore import (
 )
 from txcore.port import Backend
 from txcore.producer.arguments import ReleaseName
+from txcore.signals import end_requested
 from txcore_conformance.live_orders import NEVER_KNOWN, Deliberate, OrderListener, Orders
 from txcore_conformance.live_record import Journal, Recording
 
@@ -82,24 +82,20 @@ class _Events:
 class Actor:
     """The work of the process."""
 
-    def __init__(self, job: ActorJob) -> None:
+    def __init__(self, job: ActorJob, stop: threading.Event) -> None:
         self._job = job
+        self._stop = stop
         self._journal = Journal(Path(job.journal))
         self._orders = Orders(job.database)
         self._random = random.Random(job.seed)
-        self._stop = threading.Event()
         self._number = 0
 
     def born(self) -> None:
         """Write to the journal that the process handles requests to end."""
         self._journal.write("born")
 
-    def stop(self) -> None:
-        """Ask the process to end."""
-        self._stop.set()
-
     def run(self) -> None:
-        """Work until `stop`."""
+        """Work until the process is asked to end."""
         backend = cast("Backend", Recording(txcore.connect(self._job.url), self._journal))
         try:
             if self._job.role == "checker":
@@ -204,15 +200,11 @@ class Actor:
 def main(text: str) -> None:
     """Run the job in *text* until SIGTERM; at SIGUSR1 the stack of each thread goes to standard error."""
     fields = json.loads(text)
-    actor = Actor(replace(ActorJob(**fields), topics=tuple(fields["topics"])))
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        actor.stop()
-
-    signal.signal(signal.SIGTERM, stop)
     faulthandler.register(signal.SIGUSR1)
-    actor.born()
-    actor.run()
+    with end_requested() as requested:
+        actor = Actor(replace(ActorJob(**fields), topics=tuple(fields["topics"])), requested)
+        actor.born()
+        actor.run()
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ __all__ = [
     "remove_abandoned",
     "run",
     "spawn",
+    "stacks_of",
     "unprivileged",
     "user_name",
     "wait_until_stopped",
@@ -53,6 +54,8 @@ _PORTS_BELOW_EPHEMERAL: Final = 12_000
 _PORT_TRIES_MAX: Final = 500
 _SAID_MAX: Final = 500
 _STOPPED_MAX_S: Final = 5.0
+_STACKS_MAX_S: Final = 5.0
+_STACKS_POLL_S: Final = 0.05
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -230,6 +233,22 @@ def members_of(leader: int) -> list[int]:
     while more := {pid for pid, (parent, _) in sessions.items() if parent in found} - found:
         found |= more
     return sorted(found - {leader})
+
+
+def stacks_of(popen: subprocess.Popen[bytes], log: Path) -> str:
+    """Return the stacks of a process's threads; SIGUSR1 makes it write them to *log* (`faulthandler.register`).
+
+    The text is empty if the process has ended, or writes none within 5 s.
+    """
+    size = log.stat().st_size
+    popen.send_signal(signal.SIGUSR1)
+    deadline_s = time.monotonic() + _STACKS_MAX_S
+    while popen.poll() is None and time.monotonic() < deadline_s:
+        text = log.read_bytes()[size:].decode(errors="replace")
+        if "in <module>" in text:  # the end of the main thread's stack, which is the last one
+            return text
+        time.sleep(_STACKS_POLL_S)
+    return ""
 
 
 def wait_until_stopped(pids: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ It consumes the SQLite broker of the other examples. For Kafka, RabbitMQ and NAT
 import os
 import signal
 import threading
+import time
 
 import sqlalchemy
 from sqlalchemy import text
@@ -20,11 +21,25 @@ KEEP_S = 30 * 86_400
 PRUNE_EVERY_S = 3_600.0
 
 
-def prune_now_and_then(inbox: txcore.Inbox, is_ending: threading.Event) -> None:
+class Ending:
+    """Whether a signal has asked for the end: a plain attribute, as a signal's handler must not take a lock.
+
+    It may run while the main thread holds that lock, and `threading.Event` has one.
+    """
+
+    is_requested = False
+
+
+def prune_now_and_then(inbox: txcore.Inbox) -> None:
     """Keep the inbox small."""
-    while not is_ending.is_set():
+    while True:
         inbox.prune(KEEP_S)
-        is_ending.wait(PRUNE_EVERY_S)
+        time.sleep(PRUNE_EVERY_S)
+
+
+def request_end(*_: object) -> None:
+    """Handle a signal."""
+    Ending.is_requested = True
 
 
 def main() -> None:
@@ -34,14 +49,12 @@ def main() -> None:
     inbox.create()
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS parcels (item TEXT NOT NULL)"))
-    is_ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: is_ending.set())
-    pruning = threading.Thread(target=prune_now_and_then, args=(inbox, is_ending))
-    pruning.start()
+        signal.signal(number, request_end)
+    threading.Thread(target=prune_now_and_then, args=(inbox,), daemon=True).start()
     with SqliteConsumer(os.environ.get("BROKER_FILE", "broker.db"), "orders.created", group="warehouse") as consumer:
         print("ready", flush=True)
-        while not is_ending.is_set():
+        while not Ending.is_requested:
             messages = consumer.poll(100)
             for message in messages:
                 with engine.begin() as connection, inbox.receive(connection, message) as first:
@@ -49,8 +62,7 @@ def main() -> None:
                         connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": message.body.decode()})
                 consumer.ack(message.position)
             if not messages:
-                is_ending.wait(0.1)
-    pruning.join()
+                time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -21,6 +19,7 @@ from txcore.clock import SystemClock
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
 from txcore.operator.formatting import many, ms_of_iso
+from txcore.signals import end_requested
 from txcore_spark.engines import choice
 from txcore_spark.engines.noise import SparkOutput
 from txcore_spark.engines.session import is_submitted
@@ -126,16 +125,14 @@ def _write_metrics(loaded: Loaded, manifest: Mapping[str, Any] | None) -> None:
 
 def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:
     """Run incremental steps until a signal stops them; the last step's exit code is returned."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     code, steps = PASS, 0
-    while not stop.is_set():
-        code = step()
-        steps += 1
-        if wish.steps_max and steps >= wish.steps_max:
-            break
-        stop.wait(interval_s)
+    with end_requested() as requested:
+        while not requested.is_set():
+            code = step()
+            steps += 1
+            if wish.steps_max and steps >= wish.steps_max:
+                break
+            requested.wait(interval_s)
     return code
 
 

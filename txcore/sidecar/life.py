@@ -10,9 +10,7 @@ import os
 import queue
 import signal
 import socket
-import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from txcore.clock import SystemClock
@@ -20,6 +18,7 @@ from txcore.config import ConfigFileError, Loaded
 from txcore.errors import BackendNotInstalledError, ConfigError
 from txcore.sidecar import logs
 from txcore.sidecar.process import Sidecar
+from txcore.signals import END, received
 
 if TYPE_CHECKING:
     from txcore.sidecar.web.endpoint import Endpoint
@@ -30,8 +29,6 @@ NOT_DRAINED: Final = 4
 """Exit code: the groups did not finish in time; nothing is lost, other checkers repeat some work."""
 KILLED: Final = 128
 """Base of the exit code after a second signal: the signal's number is added."""
-SIGNALS_MAX: Final = 64
-LEAVING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 class Life:
@@ -46,7 +43,8 @@ class Life:
         self._loaded = loaded
         self._reload = reload
         self._clock = SystemClock()
-        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._signals: queue.SimpleQueue[signal.Signals] = queue.SimpleQueue()
+        self._is_ending = False
 
     def run(self) -> int:
         """Run until a signal stops the process; return the exit code. In the main thread only.
@@ -55,22 +53,24 @@ class Life:
             ConfigError: the HTTP address cannot be used.
             BackendNotInstalledError: the HTTP endpoint's libraries are missing.
         """
-        config = self._loaded.config
-        logs.configure(config.log, self._clock)
-        self._listen()
+        logs.configure(self._loaded.config.log, self._clock)
+        with received((*END, signal.SIGHUP), self._take):
+            return self._work()
+
+    def _work(self) -> int:
         sidecar = Sidecar(self._loaded, clock=self._clock)
         server = _serve(sidecar, self._loaded)
         sidecar.start()
         facts = {
-            "groups": sorted(config.groups),
+            "groups": sorted(self._loaded.config.groups),
             "http": server.url if server is not None else None,
             "pid": os.getpid(),
         }
         LOG.info("checker.started", extra={"txcore": facts})
         notify("READY=1")
-        while (number := self._signals.get()) not in LEAVING:
+        while (number := self._signals.get()) not in END:
             self._reload_into(sidecar, number)
-        LOG.info("signal.received", extra={"txcore": {"signal": signal.Signals(number).name}})
+        LOG.info("signal.received", extra={"txcore": {"signal": number.name}})
         notify("STOPPING=1")
         is_drained = sidecar.stop()
         if server is not None:
@@ -78,28 +78,14 @@ class Life:
         LOG.info("checker.stopped", extra={"txcore": {"drained": is_drained}})
         return DONE if is_drained else NOT_DRAINED
 
-    def _listen(self) -> None:
-        """Let Python write signals to a socket, and read them in a thread.
+    def _take(self, number: signal.Signals) -> None:
+        """Pass a signal on to the main thread; end the process at a second request to end."""
+        if number in END and self._is_ending:
+            os._exit(KILLED + number)
+        self._is_ending = self._is_ending or number in END
+        self._signals.put(number)
 
-        A Python handler runs only in the main thread, and not while that thread has just begun to wait.
-        """
-        reader, writer = socket.socketpair()
-        writer.setblocking(False)
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for number in (*LEAVING, signal.SIGHUP):
-            signal.signal(number, _nothing)
-        threading.Thread(target=self._take, args=(reader, writer), name="txcore-signals", daemon=True).start()
-
-    def _take(self, reader: socket.socket, _: socket.socket) -> None:
-        is_leaving = False
-        while numbers := reader.recv(SIGNALS_MAX):
-            for number in numbers:
-                if number in LEAVING and is_leaving:
-                    os._exit(KILLED + number)
-                is_leaving = is_leaving or number in LEAVING
-                self._signals.put(number)
-
-    def _reload_into(self, sidecar: Sidecar, number: int) -> None:
+    def _reload_into(self, sidecar: Sidecar, number: signal.Signals) -> None:
         if number != signal.SIGHUP:
             return
         LOG.info("signal.received", extra={"txcore": {"signal": "SIGHUP"}})
@@ -114,10 +100,6 @@ class Life:
             logs.configure(loaded.config.log, self._clock)
             sidecar.reload(loaded)
         notify("READY=1")
-
-
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """Suppress the signal's default effect; `Life._listen` has received it already."""
 
 
 def _refuse(*problems: object) -> None:

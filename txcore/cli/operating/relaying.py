@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +14,7 @@ from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
 from txcore.operator import formatting
 from txcore.registry import connect
+from txcore.signals import end_requested
 
 if TYPE_CHECKING:
     from txcore.outbox.relay import Relay, RelayStats
@@ -86,16 +85,10 @@ def pair_of(text: str) -> tuple[str, str]:
 
 def _serve(made: Relay) -> bool:
     """Relay until SIGTERM or SIGINT; return whether it ended in time."""
-    stopping = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with end_requested() as requested:
         made.start()
-        while not stopping.wait(1.0):
-            pass
+        requested.wait()
         return made.stop(STOP_TIMEOUT_S)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _show(screen: Screen, stats: RelayStats) -> None:

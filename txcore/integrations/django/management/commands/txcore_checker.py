@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +10,7 @@ from django.db import OperationalError
 
 import txcore
 from txcore.integrations.django.runtime import runtime
+from txcore.signals import end_requested
 
 
 class Command(BaseCommand):
@@ -43,11 +42,9 @@ class Command(BaseCommand):
                 f"committed {report.committed}, rolled back {report.rolled_back}, pending {report.pending}"
             )
         else:
-            ended = threading.Event()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: ended.set())
-            checker.start()
-            self.stdout.write(f"checking group {runtime().settings.group}")
-            self.stdout.flush()
-            ended.wait()
+            with end_requested() as requested:
+                checker.start()
+                self.stdout.write(f"checking group {runtime().settings.group}")
+                self.stdout.flush()
+                requested.wait()
         checker.stop()
