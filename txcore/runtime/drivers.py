@@ -16,16 +16,19 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from txcore.errors import BackendTimeoutError
 from txcore.port import Backend, Batch
-from txcore.records import HalfRecord, Outcome, Resolution
+from txcore.records import HalfRecord, Outcome, Resolution, Status
 from txcore.runtime.batching import Outbox, hand_over
 from txcore.runtime.commands import Call, Flow, Spawn, Timed
 from txcore.runtime.wakeup import Seat, Turnstile
 
 POLL_S: Final = 0.02
 """Seconds for which a lone caller polls the backend before it waits as other callers do."""
-TURN_S: Final = 1.0
+TURN_S: Final = 0.2
 """Longest delay, in seconds, of a caller whose turn was forgotten."""
+LOST_S: Final = 30.0
+"""Seconds after a backend's own time for an outcome (`release_time_max_s`) in which a blocked caller gives it up."""
 POLLING_COUNT: Final = 64
 POLLING_COUNT_MIN: Final = 16
 """Numbers of waiting tasks at which the event loop's thread starts, and stops, polling the backend."""
@@ -67,16 +70,22 @@ class _Caller(msgspec.Struct, eq=False):
             backend.poll(POLL_S, seat.is_settled)
         else:
             backend.poll(0.0)  # the caller that borrowed the backend's work may have left
-        while not seat.turn.acquire(timeout=TURN_S) and seat.outcome is None:
-            pass
-        assert seat.outcome is not None
-        return seat.outcome
+        left_s = backend.capabilities.release_time_max_s + LOST_S
+        while not seat.turn.acquire(timeout=TURN_S) and left_s > 0:
+            if seat.outcome is not None:
+                turnstile.reopen()
+            left_s -= TURN_S
+        return seat.outcome or _lost()
 
     def leave(self) -> None:
         """Let another caller run; this one may take long."""
         if self.seat is not None:
             self.seat.leave()
             self.seat = None
+
+
+def _lost() -> Outcome:
+    return Outcome(Status.UNKNOWN, BackendTimeoutError("the backend reported no outcome in its time; it may be stored"))
 
 
 def run_blocking(flow: Flow[R], bridge: BlockingBridge) -> R:

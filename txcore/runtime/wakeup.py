@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -21,28 +22,43 @@ class Turnstile(msgspec.Struct, eq=False):
     Outcomes come in bursts. If all their callers were woken at once, most would only wait again for Python's lock, and
     be woken again each time. The turnstile does not wait for a caller that leaves before its turn. Thread safe.
 
+    An exception of a signal's handler, such as a task's time limit, may end a caller between any two steps. So no step
+    here depends on an earlier one to be complete, and `reopen` gives back what such a caller kept.
+
     Attributes:
         lock: Protects the next attributes.
         settled: The callers with an outcome that wait for their turn, in the order of their outcomes.
         passing_count: The number of callers that were let through and have not left.
-        waiting: Has an item for each caller without an outcome; counted without the lock.
+        waiting: The callers without an outcome; counted without the lock.
     """
 
     lock: Any = msgspec.field(default_factory=threading.Lock)
     settled: deque[Seat] = msgspec.field(default_factory=deque)
     passing_count: int = 0
-    waiting: list[None] = []
+    waiting: set[Seat] = set()
 
     def sit(self, items: Sequence[Any] = ()) -> Seat:
         """Return a seat that waits for the outcome of the one of *items*."""
         turn = threading.Lock()
         turn.acquire()
-        self.waiting.append(None)
-        return Seat(self, turn, items)
+        seat = Seat(self, turn, items)
+        self.waiting.add(seat)
+        return seat
 
     def is_alone(self) -> bool:
         """Return whether at most one caller waits for an outcome, so that it delays no other."""
         return len(self.waiting) <= 1
+
+    def reopen(self) -> None:
+        """Let all callers with an outcome through: one of them has waited so long that its turn was forgotten."""
+        with self.lock:
+            through = list(self.settled)
+            self.settled.clear()
+            self.passing_count = len(through)
+            for seat in through:
+                seat.is_let_through = True
+        for seat in through:
+            seat.turn.release()
 
 
 class Seat(msgspec.Struct, eq=False):
@@ -66,7 +82,7 @@ class Seat(msgspec.Struct, eq=False):
             if self.is_gone:
                 return
             self.outcome = outcome
-            turnstile.waiting.pop()
+            turnstile.waiting.discard(self)
             if turnstile.passing_count >= PASSING_MAX:
                 turnstile.settled.append(self)
                 return
@@ -88,13 +104,12 @@ class Seat(msgspec.Struct, eq=False):
                 return
             self.is_gone = True
             if not self.is_let_through:
-                if self.outcome is None:
-                    turnstile.waiting.pop()
-                else:
+                turnstile.waiting.discard(self)
+                with contextlib.suppress(ValueError):  # without an outcome it is not there
                     turnstile.settled.remove(self)
                 return
             if not turnstile.settled:
-                turnstile.passing_count -= 1
+                turnstile.passing_count = max(0, turnstile.passing_count - 1)
                 return
             following = turnstile.settled.popleft()
             following.is_let_through = True

@@ -228,3 +228,33 @@ def test_work_that_is_not_lent_now_is_not_left_undone(kit, topic, monkeypatch):
             kit.backend.append_halves(batch)
             assert not kit.backend.poll(0.0, comes_again=True)
         assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]
+
+
+def test_a_lock_that_an_interrupted_borrower_kept_is_replaced(kit, topic, monkeypatch):
+    """The poll thread takes the work back from a borrower that ended without releasing the lock."""
+    monkeypatch.setattr(poll_lending, "KEPT_S", 0.01)
+    producer = kit.backend._producing
+    raw.append(kit, raw.half(kit, topic))
+    kept = producer._lending.polling
+    assert kept.acquire(timeout=PATIENCE_S)
+    kit.until(lambda: producer._lending.polling is not kept, "another lock")
+    batch = Recorder([raw.half(kit, topic)])
+    kit.backend.append_halves(batch)
+    assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]
+
+
+def test_an_exception_of_a_signal_reaches_the_borrower(kit, topic, monkeypatch):
+    """It is raised while the borrower polls, the lock is free afterwards, and the other reports are handled."""
+    raw.append(kit, raw.half(kit, topic))
+    producer = kit.backend._producing
+
+    def interrupted(_timeout_s):
+        raise TimeoutError("a task's time limit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(producer, "_poll", interrupted)
+        with pytest.raises(TimeoutError, match="time limit"):
+            producer.poll(PATIENCE_S, lambda: False, comes_again=False)
+    batch = Recorder([raw.half(kit, topic)])
+    kit.backend.append_halves(batch)
+    assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]

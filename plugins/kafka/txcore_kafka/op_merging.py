@@ -106,15 +106,15 @@ class OpMerger:
                     continue
                 queue = queues.get((half.group, half.partition)) or self._queue(half.group, half.partition)
                 ops = queue.ops
+                ops.append(encode_op(op))
+                self._count += 1
                 if resolution.flush:
                     queue.settles.append(partial(settle, (index,)))
                     self._begin(queue, is_urgent=True)
                 else:
                     queued.append(index)
-                    if not ops:
+                    if queue not in self._waiting:
                         self._begin(queue, is_urgent=False)
-                ops.append(encode_op(op))
-                self._count += 1
                 if len(ops) >= OPS_MAX:
                     refused += self._send(queue)
         if left_over:
@@ -131,10 +131,10 @@ class OpMerger:
             is_full = self._count + len(indices) > QUEUED_MAX
             for partition, ops in parts.items() if not is_full else ():
                 queue = self._queue(commits.halves.group, partition)
-                if not queue.ops:
-                    self._begin(queue, is_urgent=False)
                 queue.ops += ops
                 self._count += len(ops)
+                if queue not in self._waiting:
+                    self._begin(queue, is_urgent=False)
                 if len(queue.ops) >= OPS_MAX:
                     refused += self._send(queue)
         if is_full:

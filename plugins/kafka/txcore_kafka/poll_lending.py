@@ -14,12 +14,16 @@ LENT_IDLE_S: Final = 0.005
 """The same wait, in seconds, while nothing is under way: a lone caller's next record wakes no thread."""
 SLEEP_S: Final = 0.5
 """Longest sleep of the poll thread, in seconds: the driver's news about connections comes without a wake."""
+KEPT_S: Final = 0.5
+KEPT_COUNT: Final = 4
+"""The poll thread waits so often, each time so many seconds, for a borrower whose time is over."""
 
 
 class PollLending:
     """The work of polling and its holder. The poll thread is POLLING, ASLEEP, or has LENT the work.
 
-    The thread that polls holds `polling`. Each method names the threads that may call it.
+    The thread that polls holds `polling`. Each method names the threads that may call it. An exception of a signal's
+    handler may end a borrower between any two steps; the poll thread then takes the work back after some seconds.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -44,15 +48,13 @@ class PollLending:
 
     # -- a borrower ---------------------------------------------------------------------------------------------------
 
-    def borrow(self, now_s: float, timeout_s: float) -> bool:
-        """Become the thread that polls, for *timeout_s*; False when another thread polls for all that time."""
+    def lend(self, now_s: float, timeout_s: float) -> None:
+        """Keep the poll thread away for *timeout_s*: the borrower acquires `polling` next, within that time."""
         # No longer, because perhaps no thread polls if this one does not get the work.
         self._lent_until_s = now_s + timeout_s + LENT_IDLE_S
-        return self.polling.acquire(timeout=timeout_s)
 
-    def give_back(self, now_s: float, *, comes_again: bool, is_busy: Callable[[], bool]) -> None:
+    def given_back(self, now_s: float, *, comes_again: bool, is_busy: Callable[[], bool]) -> None:
         """Let the poll thread continue: after a moment, if the borrower *comes_again* or nothing is under way."""
-        self.polling.release()
         if comes_again:
             self._lent_until_s = now_s + LENT_AGAIN_S
         elif not is_busy():
@@ -69,12 +71,21 @@ class PollLending:
 
     # -- the poll thread ----------------------------------------------------------------------------------------------
 
+    def take(self) -> threading.Lock:
+        """Become the thread that polls, and return the lock to release; a lock that a borrower kept is replaced."""
+        late_count = 0
+        while not self.polling.acquire(timeout=KEPT_S):
+            late_count = 0 if self.is_lent() else late_count + 1
+            if late_count == KEPT_COUNT:
+                self.polling = threading.Lock()
+        return self.polling
+
     def is_lent(self) -> bool:
         """Return whether another thread polls, or comes again to do so."""
         return self._lent_until_s > 0.0 and self._clock.elapsed_s() < self._lent_until_s
 
     def wait_for_borrower(self) -> None:
-        """Leave the work to the thread that polls; `leave` and `give_back` end this wait early."""
+        """Leave the work to the thread that polls; `leave` and `given_back` end this wait early."""
         self._wake.clear()
         self._waits_for_borrower = True
         left_s = self._lent_until_s - self._clock.elapsed_s()

@@ -72,7 +72,7 @@ class Producing:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
-        self.reports: list[Records] = []  #: those with reports in the current poll
+        self.reports: deque[Records] = deque()  #: those with reports in the current poll
         self._waiting: dict[str, deque[tuple[Waiting, float]]] = {}  # each kind has one timeout: its deadlines ascend
         self._calls: deque[Callable[[], None]] = deque()
         self._producer: Any = None
@@ -165,7 +165,8 @@ class Producing:
         *comes_again*: then it waits briefly for the caller. A caller with no *timeout_s* that does not come again
         leaves all work to the poll thread, which is woken if no thread polls.
 
-        Returns False if the client is closed or not started, or if another thread polls for all of *timeout_s*.
+        Returns False if the client is closed or not started, or if another thread polls for all of *timeout_s*. Any
+        exception of a signal's handler is raised; a delivery report that it interrupts is lost, and its item expires.
         """
         if self._producer is None or self._stop_at_s is not None:
             return False
@@ -174,7 +175,9 @@ class Producing:
             return True
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
-        if not self._lending.borrow(now_s, timeout_s):
+        self._lending.lend(now_s, timeout_s)
+        polling = self._lending.polling
+        if not polling.acquire(timeout=timeout_s):
             return False
         try:
             while not is_done() and self._stop_at_s is None:
@@ -184,7 +187,8 @@ class Producing:
                 if now_s >= until_s:
                     break
         finally:
-            self._lending.give_back(now_s, comes_again=comes_again, is_busy=self._is_busy)
+            polling.release()
+        self._lending.given_back(now_s, comes_again=comes_again, is_busy=self._is_busy)
         return True
 
     def call(self, call: Callable[[], None]) -> None:
@@ -230,9 +234,13 @@ class Producing:
             if self._stop_at_s is None and self._lending.is_lent():
                 self._lending.wait_for_borrower()
                 continue
-            with self._lending.polling:
+            polling = self._lending.take()
+            try:
                 self._poll(self._pause_s)
                 is_over = self._turn()
+            except Exception:  # noqa: BLE001 - an error of a callback must not end the thread on which all callers wait
+                _log.exception("kafka.poll_thread")
+            polling.release()
             if self._quiet_turns > QUIET_TURNS:
                 self._lending.sleep(self._may_sleep)
         self._expire_all(ClosedError("the backend was closed before the broker answered"))
@@ -242,22 +250,18 @@ class Producing:
 
     def _turn(self) -> bool:
         """Do the work that is due and set the length of the next poll; return whether to stop, after `close`."""
-        try:
-            now_s = self._clock.elapsed_s()
-            while self._calls:
-                self._calls.popleft()()
-            again_s = self.on_turn(now_s)
-            self._expire(now_s)
-            self._quiet_turns = self._quiet_turns + 1 if again_s == NOT_AGAIN and not self._is_busy() else 0
-            self._pause_s = min(again_s, IDLE_POLL_S)
-            if self._many is not None or self._lone is not None or self._stop_at_s is not None:
-                self._pause_s = min(self._pause_s, BUSY_POLL_S)
-            if self._stop_at_s is None:
-                return False
-            return (self.on_stop() and not self._is_busy()) or now_s >= self._stop_at_s
-        except Exception:  # noqa: BLE001
-            _log_bug()
+        now_s = self._clock.elapsed_s()
+        while self._calls:
+            self._calls.popleft()()
+        again_s = self.on_turn(now_s)
+        self._expire(now_s)
+        self._quiet_turns = self._quiet_turns + 1 if again_s == NOT_AGAIN and not self._is_busy() else 0
+        self._pause_s = min(again_s, IDLE_POLL_S)
+        if self._many is not None or self._lone is not None or self._stop_at_s is not None:
+            self._pause_s = min(self._pause_s, BUSY_POLL_S)
+        if self._stop_at_s is None:
             return False
+        return (self.on_stop() and not self._is_busy()) or now_s >= self._stop_at_s
 
     def _is_busy(self) -> bool:
         """Return whether any item is under way."""
@@ -283,8 +287,6 @@ class Producing:
                 self._rebuild(cause)
             else:
                 _log.warning("kafka.producer_error", extra={"txcore": {"reason": str(error)}})
-        except Exception:  # noqa: BLE001
-            _log_bug()
         self._take_reports()
 
     def _poll_several(self, timeout_s: float) -> None:
@@ -299,12 +301,8 @@ class Producing:
         busy[0].poll(timeout_s if len(busy) == 1 else min(timeout_s, SHARED_POLL_S))
 
     def _take_reports(self) -> None:
-        reports, self.reports = self.reports, []
-        for records in reports:
-            try:
-                records.reported()
-            except Exception:  # noqa: BLE001
-                _log_bug()
+        while self.reports:
+            self.reports.popleft().reported()
 
     def _expire(self, now_s: float) -> None:
         for waiting in list(self._waiting.values()):
@@ -374,8 +372,3 @@ class Producing:
 
     def _config(self) -> dict[str, Any]:
         return producer_config(self._options) | {"error_cb": self.news.heard}
-
-
-def _log_bug() -> None:
-    """Log an error of a callback; it must not end the thread on which all callers wait."""
-    _log.exception("kafka.poll_thread")

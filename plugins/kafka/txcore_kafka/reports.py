@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -66,7 +67,7 @@ def parked_record(resolution: Resolution) -> Record:
 class Client(Protocol):
     """The part of `producing.Producing` that hands records over and collects their reports."""
 
-    reports: list[Records]
+    reports: deque[Records]
 
     def send(self, on_report: OnReport, record: Record, *, is_alone: bool = False) -> None:
         """See `Producing.send`."""

@@ -64,9 +64,14 @@ class LoopThread:
             self._start()
         self._inbox.append(request)
         if not self._is_woken:
-            self._is_woken = True
-            with contextlib.suppress(RuntimeError):  # the loop was closed: no caller waits for an answer any more
+            try:
+                self._is_woken = True
                 self.loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                pass  # the loop was closed: no caller waits for an answer any more
+            except BaseException:  # an exception of a signal's handler: the next request must wake the thread
+                self._is_woken = False
+                raise
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run *coroutine* as a task; callable on the thread only. Its errors are logged."""

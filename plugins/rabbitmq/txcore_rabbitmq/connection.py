@@ -71,8 +71,12 @@ class LoopThread:
             self._start()
         self._inbox.append(request)
         if not self._is_woken:
-            self._is_woken = True
-            self._ioloop.add_callback_threadsafe(self._drain)
+            try:
+                self._is_woken = True
+                self._ioloop.add_callback_threadsafe(self._drain)
+            except BaseException:  # an exception of a signal's handler: the next request must wake the thread
+                self._is_woken = False
+                raise
 
     def later(self, delay_s: float, request: Callable[[], None]) -> None:
         """Run *request* after *delay_s* seconds; callable on the thread only. After `stop` it does nothing."""

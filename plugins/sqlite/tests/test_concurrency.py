@@ -35,6 +35,23 @@ def test_callers_that_wait_share_one_transaction(kit, opened, clock):
     assert 1 <= len({record.appended_ms for record in records}) <= 2
 
 
+def test_a_caller_that_a_signal_interrupts_keeps_no_lock(kit, opened, monkeypatch):
+    """A caller is interrupted when it wakes the writer; its work is committed with that of the next caller."""
+    backend = opened()
+    with monkeypatch.context() as patched:
+        patched.setattr(backend._writer._queue.not_empty, "notify", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            backend.append_halves(kit.Recorder([kit.half()]))
+    batch = kit.Recorder([kit.half()])
+    backend.append_halves(batch)
+    batch.wait()
+    assert len(kit.log(backend, LogKind.HALF)) == 2
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 def test_callers_that_shared_a_transaction_share_the_next_one(kit, opened, clock, monkeypatch):
     """The first caller to return waits for the second, and for no other; a single caller does not wait long."""
     clock.tick_ms = 1

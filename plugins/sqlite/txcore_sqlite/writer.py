@@ -65,13 +65,22 @@ class Writer:
             queue_max = self._store.options.queue_max
             full = self._waiting and self._waiting + work.size > queue_max
             if not full:
+                self._enqueue(work)
                 self._waiting += work.size
-                self._queue.put(work)
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="txcore-sqlite-writer", daemon=True)
                     self._thread.start()
         if full:
             work.fail(Status.REFUSED, BusyError(f"{queue_max} items (queue_max) wait for the file already; slow down"))
+
+    def _enqueue(self, work: Work) -> None:
+        """Put *work* into the queue.
+
+        An exception of a signal's handler in `Queue.put` could keep the queue's lock; a bare lock's `with` never does.
+        """
+        with self._queue.mutex:
+            self._queue.queue.append(work)
+            self._queue.not_empty.notify()
 
     def close(self, timeout_s: float) -> None:
         """Commit all queued work, then stop; after *timeout_s* seconds fail the rest. Blocks; call it once."""

@@ -11,8 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from txcore.errors import BackendTimeoutError
 from txcore.port import failed, resolved
 from txcore.records import DURABLE, HalfRecord, Outcome, Resolution, Status
+from txcore.runtime import drivers
 from txcore.runtime.commands import Call, Spawn, Timed
 from txcore.runtime.drivers import COLLECTING_S, AsyncBridge, BlockingBridge, run_async, run_blocking
 from txcore.runtime.wakeup import PASSING_MAX
@@ -92,6 +94,20 @@ class TestBlocking:
 
         with pytest.raises(KeyError):
             run_blocking(flow(), bridge)
+
+    def test_an_outcome_that_never_comes_is_unknown(self, capabilities, monkeypatch):
+        """A caller does not wait for ever for an outcome that was lost, such as with an interrupted delivery report."""
+        monkeypatch.setattr(drivers, "LOST_S", -capabilities().release_time_max_s)
+        (outcome,) = run_blocking(flow_of(HALF), BlockingBridge(Backend(capabilities(), lambda *_: None)))
+        assert Status.UNKNOWN is outcome.status
+        assert isinstance(outcome.error, BackendTimeoutError)
+
+    def test_a_forgotten_turn_delays_its_caller_and_no_later_one(self, bridge):
+        """Interrupted callers have kept all places; the flow ends, and the next one finds places again."""
+        for _ in range(PASSING_MAX):
+            bridge.turnstile.sit().settle(0, DURABLE)
+        assert [DURABLE] == run_blocking(flow_of(HALF), bridge)
+        assert bridge.turnstile.passing_count < PASSING_MAX
 
     def test_asynchronous_user_code_is_refused_with_the_name_of_the_right_producer(self, bridge):
         """Asynchronous user code is refused, and its coroutine is closed, so that no warning follows."""

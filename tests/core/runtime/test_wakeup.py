@@ -68,6 +68,19 @@ def test_caller_that_left_without_an_outcome_takes_no_place(turnstile):
     assert all(map(is_woken, settled(turnstile, PASSING_MAX)))
 
 
+def test_places_that_interrupted_callers_kept_are_given_back(turnstile):
+    """An interrupted caller may keep its place; the first caller that waits too long for its turn ends that."""
+    kept = settled(turnstile, PASSING_MAX)
+    assert all(map(is_woken, kept))
+    waiting = settled(turnstile, 2)
+    assert not any(map(is_woken, waiting))
+    turnstile.reopen()
+    assert all(map(is_woken, waiting))
+    for seat in (*kept, *waiting):
+        seat.leave()
+    assert all(map(is_woken, settled(turnstile, PASSING_MAX)))
+
+
 def test_a_caller_is_alone_until_another_one_waits(turnstile):
     """Callers that have their outcome, or have left, do not wait."""
     first = turnstile.sit()
