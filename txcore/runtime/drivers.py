@@ -70,12 +70,9 @@ class _Caller(msgspec.Struct, eq=False):
             backend.poll(POLL_S, seat.is_settled)
         else:
             backend.poll(0.0)  # the caller that borrowed the backend's work may have left
-        left_s = backend.capabilities.release_time_max_s + LOST_S
-        while not seat.turn.acquire(timeout=TURN_S) and left_s > 0:
-            if seat.outcome is not None:
-                turnstile.reopen()
-            left_s -= TURN_S
-        return seat.outcome or _lost()
+        if seat.turn.acquire(timeout=TURN_S) and seat.outcome is not None:
+            return seat.outcome
+        return _late(seat, backend.capabilities.release_time_max_s + LOST_S)
 
     def leave(self) -> None:
         """Let another caller run; this one may take long."""
@@ -84,8 +81,17 @@ class _Caller(msgspec.Struct, eq=False):
             self.seat = None
 
 
-def _lost() -> Outcome:
-    return Outcome(Status.UNKNOWN, BackendTimeoutError("the backend reported no outcome in its time; it may be stored"))
+def _late(seat: Seat, left_s: float) -> Outcome:
+    """Wait on for an outcome that has not come within `TURN_S`, or whose turn has not."""
+    while seat.outcome is None and left_s > 0:
+        seat.turn.acquire(timeout=TURN_S)
+        left_s -= TURN_S
+    if seat.outcome is None:
+        error = BackendTimeoutError("the backend reported no outcome in its time; the message may be stored")
+        return Outcome(Status.UNKNOWN, error)
+    if not seat.is_let_through:
+        seat.turnstile.reopen()
+    return seat.outcome
 
 
 def run_blocking(flow: Flow[R], bridge: BlockingBridge) -> R:

@@ -48,10 +48,11 @@ class PollLending:
 
     # -- a borrower ---------------------------------------------------------------------------------------------------
 
-    def lend(self, now_s: float, timeout_s: float) -> None:
-        """Keep the poll thread away for *timeout_s*: the borrower acquires `polling` next, within that time."""
+    def lend(self, now_s: float, timeout_s: float) -> threading.Lock:
+        """Keep the poll thread away for *timeout_s*; return the lock that the borrower acquires within that time."""
         # No longer, because perhaps no thread polls if this one does not get the work.
         self._lent_until_s = now_s + timeout_s + LENT_IDLE_S
+        return self.polling
 
     def given_back(self, now_s: float, *, comes_again: bool, is_busy: Callable[[], bool]) -> None:
         """Let the poll thread continue: after a moment, if the borrower *comes_again* or nothing is under way."""

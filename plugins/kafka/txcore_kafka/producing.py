@@ -175,8 +175,7 @@ class Producing:
             return True
         now_s = self._clock.elapsed_s()
         until_s = now_s + timeout_s
-        self._lending.lend(now_s, timeout_s)
-        polling = self._lending.polling
+        polling = self._lending.lend(now_s, timeout_s)
         if not polling.acquire(timeout=timeout_s):
             return False
         try:
