@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from txcore_conformance.machine import wait_until_stopped
 
+from txcore.errors import BusyError
 from txcore.records import OpKind
 
 WHY = ["--why", "the customer called"]
@@ -30,6 +31,17 @@ def short(identity: str) -> str:
 def results_of(ran):
     """Return the result of each transaction."""
     return {line["transaction_id"]: line["result"] for line in json.loads(ran.output)}
+
+
+def pending_beside_a_frozen(checker, world):
+    """Freeze a checker and return a new half; a checker that held the broker file's lock just then is frozen again."""
+    while True:
+        checker.send_signal(signal.SIGSTOP)
+        wait_until_stopped([checker.pid])
+        try:
+            return world.pending()
+        except BusyError:
+            checker.send_signal(signal.SIGCONT)
 
 
 class TestRaces:
@@ -101,9 +113,7 @@ class TestRaces:
         """After both processes are killed, the next checker executes the request once."""
         checker = world.start_checker()
         world.until(lambda: world.json("top")[0]["partitions"][0]["owner"])
-        checker.send_signal(signal.SIGSTOP)
-        wait_until_stopped([checker.pid])
-        identity = world.pending()
+        identity = pending_beside_a_frozen(checker, world)
         command = world.start("commit", identity, "--yes", *WHY, "--wait", "60")
         world.until(lambda: any(op.kind == OpKind.FORCE for _, op in world.journey(identity).ops))
         for process in (command, checker):
