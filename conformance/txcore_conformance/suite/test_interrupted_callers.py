@@ -71,6 +71,8 @@ def _within(limit_s: float, call: Callable[[], Any]) -> Any:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+# Python ignores the handler's exception where a destructor runs, and pytest warns of it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.needs_process  # a store in the caller's own thread is interrupted, too
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals need the main thread")
 def test_an_interrupted_caller_leaves_the_backend_at_work(kit: Kit, topic: str) -> None:
