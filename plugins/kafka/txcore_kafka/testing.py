@@ -25,6 +25,8 @@ from txcore_kafka.options import topic_name
 
 T = TypeVar("T")
 TIMEOUT_S: Final = 10.0
+MARKERS_S: Final = 40.0
+"""Longest wait, in seconds, for the end of a transaction: a broker that was frozen ends it long after its timeout."""
 PAUSE_S: Final = 0.02
 TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1.2"
 SWEEP: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
@@ -188,10 +190,10 @@ class KafkaTransactionHarness(KafkaHarness):
         return int(answer.result(TIMEOUT_S)[SWEEP].value)
 
 
-def _until(condition: Callable[[], T | None], trouble: str) -> T:
+def _until(condition: Callable[[], T | None], trouble: str, time_max_s: float = TIMEOUT_S) -> T:
     """Return the first true value of *condition*, evaluated each `PAUSE_S`; else raise TimeoutError with *trouble*."""
     pause = threading.Event()
-    for _ in range(round(TIMEOUT_S / PAUSE_S)):
+    for _ in range(round(time_max_s / PAUSE_S)):
         if value := condition():
             return value
         pause.wait(PAUSE_S)
@@ -215,7 +217,7 @@ def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
 
 def _await_markers(consumer: Any, topic: str, partition: int, end: int) -> None:
     """Wait until every transaction before *end* has ended: committed records become visible a little later."""
-    _until(lambda: _bounds(consumer, topic, partition)[1] >= end, f"a transaction in {topic!r} does not end")
+    _until(lambda: _bounds(consumer, topic, partition)[1] >= end, f"a transaction in {topic!r} does not end", MARKERS_S)
 
 
 def _read_partition(consumer: Any, topic: str, partition: int) -> list[Delivered]:
