@@ -26,7 +26,7 @@ from txcore_kafka.options import topic_name
 T = TypeVar("T")
 TIMEOUT_S: Final = 10.0
 MARKERS_S: Final = 40.0
-"""Longest wait, in seconds, for the end of a transaction: a broker that was frozen ends it long after its timeout."""
+"""Longest wait, in seconds, for the end of a transaction; after a broker's freeze 20 s were once too short."""
 PAUSE_S: Final = 0.02
 TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1.2"
 SWEEP: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
