@@ -11,10 +11,10 @@ CHILD = """
 import faulthandler, signal, threading
 
 def stuck():
+    print("ready", flush=True)
     threading.Event().wait()
 
 faulthandler.register(signal.SIGUSR1)
-print("ready", flush=True)
 stuck()
 """
 
