@@ -83,7 +83,7 @@ IMAGE ?= $(VENV)/image
 $(TOOLS)/.installed: locks/tools.txt | $(BIN)/python
 	rm -rf $(TOOLS)
 	$(BIN)/python -m venv --without-pip $(TOOLS)
-	$(PIP) --python $(TOOLS)/bin/python install $(BY_HASH) locks/tools.txt
+	$(PIP) --python $(TOOLS)/bin/python install --no-compile $(BY_HASH) locks/tools.txt
 	@touch $@
 
 .PHONY: demo
@@ -223,7 +223,7 @@ lock: $(TOOLS)/.installed ## pin what image and CI install, in locks/; UPGRADE=1
 sbom: $(TOOLS)/.installed ## list the image's packages with versions and licences in SBOM=, as CycloneDX
 	rm -rf $(IMAGE)
 	$(BIN)/python -m venv --without-pip $(IMAGE)
-	$(PIP) --python $(IMAGE)/bin/python install --require-hashes --no-deps -r locks/image.txt
+	$(TOOLS)/bin/uv pip install --quiet --python $(IMAGE)/bin/python --require-hashes --no-deps -r locks/image.txt
 	mkdir -p $(dir $(SBOM))
 	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
 		--output-file $(SBOM) $(IMAGE)

@@ -13,15 +13,15 @@ from txcore.cli import build_app
 from txcore.cli.examples import EXAMPLES
 
 
-def commands(command=None, before=()):
+def commands(command, before=()):
     """Yield the path of every command and group."""
-    command = command or typer.main.get_command(build_app())
     yield before
     for name, each in getattr(command, "commands", {}).items():
         yield from commands(each, (*before, name))
 
 
-PATHS = [*commands()]
+ROOT = typer.main.get_command(build_app())
+PATHS = [*commands(ROOT)]
 GROUPS = {path[:-1] for path in PATHS if path} - {("audit",)}  # which is a command, too
 
 
@@ -29,10 +29,9 @@ GROUPS = {path[:-1] for path in PATHS if path} - {("audit",)}  # which is a comm
 def help_of(capsys, monkeypatch):
     """Return a function that returns the help of a command on 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-    root = typer.main.get_command(build_app())
 
     def printed(path):
-        root.main([*path, "--help"], prog_name="txcore", standalone_mode=False)
+        ROOT.main([*path, "--help"], prog_name="txcore", standalone_mode=False)
         return capsys.readouterr().out
 
     return printed
