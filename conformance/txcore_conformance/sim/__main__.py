@@ -135,10 +135,16 @@ def play_many(first: int, count: int, jobs: int) -> Iterator[SeedResult]:
             left -= len(chunk)
 
 
-def first_failure(name: str, profile: str, seeds_max: int = MUTANT_SEEDS_MAX) -> SeedResult | None:
-    """Return the first seed of *profile* in which the mutant breaks an invariant."""
+def first_failure(
+    name: str, profile: str, seeds_max: int = MUTANT_SEEDS_MAX, known: int | None = None
+) -> SeedResult | None:
+    """Return the first seed of *profile* in which the mutant breaks an invariant.
+
+    Args:
+        known: A seed that broke one before; it is played first, and the others only if it does so no longer.
+    """
     with MUTANTS[name].patch():
-        for seed in range(seeds_max):
+        for seed in (*([] if known is None else [known]), *range(seeds_max)):
             if profile_of(seed).name == profile:
                 result = run(seed, may_be_real=False)  # a twin that differs would show every mutant of the twin
                 if result.violations:
