@@ -37,6 +37,15 @@ def help_of(capsys, monkeypatch):
     return printed
 
 
+def test_a_second_app_has_each_command_once():
+    """A process that runs many commands, as tests do, does not collect the commands of a group again and again."""
+    for _ in range(2):
+        groups = {group.name: group.typer_instance for group in build_app().registered_groups}
+        for name, group in groups.items():
+            names = [command.name for command in group.registered_commands]
+            assert sorted(set(names)) == sorted(names), name
+
+
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
 def test_help_is_whole_and_ends_with_an_example(path, help_of):
     """No line is longer than 80 columns, no text in brackets is lost, and neither switch nor argument shows a type."""

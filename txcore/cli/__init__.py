@@ -7,6 +7,7 @@ nothing is imported before `build_app`, so that the demo's processes start fast.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from txcore.errors import BackendNotInstalledError, TxcoreError, UsageError
@@ -23,8 +24,9 @@ HELP: Final = "NoArgsIsHelpError"
 """Name of the parser's error that is no mistake: a group was named without a command, so its help is shown."""
 
 
+@cache
 def build_app() -> Typer:
-    """Return the app with all commands.
+    """Return the app with all commands; a process has one, as its groups are objects of their modules.
 
     Raises:
         BackendNotInstalledError: the extra `cli` is not installed.
