@@ -82,7 +82,7 @@ def test_warning_is_given_once_and_shown_with_those_of_the_runner(texts, monkeyp
     assert ["from the runner", "ours"] == brokers.warnings()
 
 
-def test_pytest_shows_a_fallback_and_continues(tmp_path):
+def test_pytest_shows_a_fallback_and_continues(tmp_path, outside):
     """Pytest shows the warning in its first lines and in its summary, even where every other warning is an error."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     (tmp_path / "test_it.py").write_text(
@@ -91,7 +91,7 @@ def test_pytest_shows_a_fallback_and_continues(tmp_path):
     plugin = "txcore_conformance.pytest_plugin"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", plugin, str(tmp_path)],
-        env=os.environ | {"TXCORE_BROKER_WARNINGS": "from the runner"},
+        env=outside | {"TXCORE_BROKER_WARNINGS": "from the runner"},
         capture_output=True,
         text=True,
         check=False,

@@ -20,12 +20,27 @@ CONFTEST = Path(__file__).parents[1] / "conftest.py"
         ("os._exit(3)", ["ended with status 3"]),
     ],
 )
-def test_the_report_contains_the_cause_of_a_workers_death(tmp_path, death, expected):
+def test_the_report_contains_the_cause_of_a_workers_death(tmp_path, outside, death, expected):
     """The report has the signal, with the stack of a fault, or the exit status."""
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_it.py").write_text(f"import faulthandler, os\ndef test_it():\n    {death}\n", encoding="utf-8")
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "1", "-p", "no:cacheprovider", "-c", "/dev/null", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "xdist",
+            "-n",
+            "1",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            "/dev/null",
+            tmp_path,
+        ],
+        env=outside,
         capture_output=True,
         text=True,
         timeout=120,

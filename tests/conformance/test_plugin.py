@@ -33,16 +33,15 @@ TINY = """
 
 
 @pytest.fixture
-def suite(tmp_path):
+def suite(tmp_path, outside):
     """Run pytest in an empty directory, and return its exit status and output."""
 
     def run(*arguments, module=TINY, extra=""):
         (tmp_path / "tiny.py").write_text(textwrap.dedent(module) + textwrap.dedent(extra), encoding="utf-8")
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "-p", PLUGIN, *arguments],
             cwd=tmp_path,
-            env={**environment, "PYTHONPATH": os.pathsep.join((str(tmp_path), environment.get("PYTHONPATH", "")))},
+            env={**outside, "PYTHONPATH": os.pathsep.join((str(tmp_path), outside.get("PYTHONPATH", "")))},
             capture_output=True,
             text=True,
             timeout=300,

@@ -105,7 +105,7 @@ def test_the_programs_that_need_servers_run_in_order(document, request, tmp_path
 
 
 @pytest.mark.parametrize("document", programs())
-def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
+def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys, outside):
     """The blocks of a page, run one after the other in the page's scene, raise no error."""
     monkeypatch.chdir(tmp_path)
     printed = ""
@@ -116,7 +116,7 @@ def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
             if block.language == "sh":
                 printed += run_script(block)
             elif block.detail == "pytest":
-                run_tests(block, "test_page.py")
+                run_tests(block, outside, "test_page.py")
             elif block.detail == "service":
                 order_from(block)
             elif block.detail == "conformance":
@@ -128,7 +128,7 @@ def test_the_programs_run_in_order(document, tmp_path, monkeypatch, capsys):
                     "-k",
                     "commit",
                 )
-                run_tests(block, "my_harness.py", *arguments)
+                run_tests(block, outside, "my_harness.py", *arguments)
             elif block.language == "sql":
                 with closing(sqlite3.connect("page.db")) as connection:
                     connection.executescript(block.text)
@@ -152,11 +152,10 @@ def run_script(block):
     return run(block, ["bash", "-euo", "pipefail", "-c", block.text], {**os.environ, "PATH": path})
 
 
-def run_tests(block, name, *arguments):
+def run_tests(block, environment, name, *arguments):
     """Write a file and run pytest on it or with it."""
     Path(name).write_text(block.text, encoding="utf-8")
     Path("pytest.ini").write_text("[pytest]\npythonpath = .\n", encoding="utf-8")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     plugins = [each for name in PLUGINS for each in ("-p", name)]
     run(block, [sys.executable, "-m", "pytest", "-q", *plugins, *(arguments or [name])], environment)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,15 +15,14 @@ PAGE = ROOT / "docs" / "crash-testing.md"
 
 
 @pytest.fixture
-def run():
+def run(outside):
     """Run pytest as a user of the example does."""
 
     def pytest_with(*arguments):
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
             cwd=FOLDER,
-            env=environment,
+            env=outside,
             capture_output=True,
             text=True,
             check=False,

@@ -315,7 +315,7 @@ def test_fixtures_are_loaded_by_name(pytester_run):
 
 
 @pytest.fixture
-def pytester_run(tmp_path):
+def pytester_run(tmp_path, outside):
     """Run pytest in an empty folder, and return its output."""
 
     def run(test, conftest, *arguments):
@@ -323,7 +323,9 @@ def pytester_run(tmp_path):
         (tmp_path / "conftest.py").write_text(conftest)
         (tmp_path / "test_it.py").write_text(test)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False, timeout=120
+        )
         return done.stdout + done.stderr
 
     return run
