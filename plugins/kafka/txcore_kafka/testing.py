@@ -26,7 +26,8 @@ from txcore_kafka.options import topic_name
 T = TypeVar("T")
 TIMEOUT_S: Final = 10.0
 MARKERS_S: Final = 40.0
-"""Longest wait, in seconds, for the end of a transaction; after a broker's freeze 20 s were once too short."""
+"""Longest wait, in seconds, for the end of a transaction: above `release_time_max_s` of the tests' longest
+`transaction_timeout_s`, which is 20 s. A client that gave up leaves its transaction open for that long."""
 PAUSE_S: Final = 0.02
 TRANSACTION_OPTIONS: Final = "transaction_timeout_s=2.5&transaction_sweep_s=1.2"
 SWEEP: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
