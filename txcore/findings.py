@@ -210,9 +210,9 @@ def shortened(names: Sequence[str], count_max: int = 3) -> str:
     return shown if len(names) <= count_max else f"{shown} and {len(names) - count_max} more"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number of things, as "1 target" or "2 targets"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """Return a number of things, as "1 target" or "2,000 targets"; *nouns* is a plural without that "s"."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def duration(seconds: float) -> str:

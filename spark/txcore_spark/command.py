@@ -18,7 +18,8 @@ from txcore.audit.verdicts import FAILED, PASS, SEVERITIES, Severity, Verdict
 from txcore.clock import SystemClock
 from txcore.config import ConfigFileError, Loaded, load
 from txcore.errors import TxcoreError, UsageError
-from txcore.operator.formatting import many, ms_of_iso
+from txcore.findings import counted
+from txcore.operator.formatting import ms_of_iso
 from txcore.signals import end_requested
 from txcore_spark.engines import choice
 from txcore_spark.engines.noise import SparkOutput
@@ -32,6 +33,14 @@ from txcore_spark.tables.keeper import Keeper
 from txcore_spark.trend import RUNS, differences
 
 MODES: Final = ("incremental", "once", "continuous")
+NOUNS: Final = {
+    "halves": "half",
+    "commits": "commit",
+    "rollbacks": "rollback",
+    "pending": "pending",
+    "targets": "target",
+}
+"""The counts of a run, in its order, with the noun of one."""
 SUMMARY_KEYS: Final = (
     "number", "mode", "exit_code", "counts", "severities", "gaps", "records", "strange", "now_ms", "judged_from_ms",
     "withheld", "rows_withheld", "horizons", "unread", "refused", "origin", "report_sha256",
@@ -110,7 +119,7 @@ def _finish(manifest: Mapping[str, Any], store: Store, loaded: Loaded, wish: Wis
         found["acknowledged"] = acknowledged
         print(msgspec.json.encode(found).decode(), flush=True)  # noqa: T201 - the command's output
     else:
-        trend += [f"acknowledged: {many(count, 'open finding')} {name}" for name, count in acknowledged.items()]
+        trend += [f"acknowledged: {counted(count, 'open finding')} {name}" for name, count in acknowledged.items()]
         print("\n".join(lines_of(manifest, report, trend)), flush=True)  # noqa: T201
     return int(manifest["exit_code"])
 
@@ -138,12 +147,9 @@ def _continuous(step: Callable[[], int], interval_s: float, wish: Wish) -> int:
 
 def lines_of(manifest: Mapping[str, Any], report: str, trend: Sequence[str] = ()) -> list[str]:
     """Return a run's result as lines of text."""
-    totals: dict[str, int] = {"halves": 0, "commits": 0, "rollbacks": 0, "pending": 0, "targets": 0}
-    for each in manifest["transactions"]:
-        for name in totals:
-            totals[name] += each[name]
-    counted = ", ".join(f"{count:,} {name}" for name, count in totals.items())
-    found = [f"run {manifest['number']}: {counted}; {many(manifest['records'], 'record')} read"]
+    totals = {name: sum(each[name] for each in manifest["transactions"]) for name in NOUNS}
+    parts = ", ".join(counted(total, NOUNS[name], name) for name, total in totals.items())
+    found = [f"run {manifest['number']}: {parts}; {counted(manifest['records'], 'record')} read"]
     for name, severity in sorted(manifest["severities"].items(), key=lambda item: -Severity[item[1].upper()]):
         count = manifest["counts"][name]
         found.append(f"  {severity:<12} {name:<16} {count:>9,}  {Verdict[name].value}")

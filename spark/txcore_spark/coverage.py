@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from txcore.operator.formatting import many
+from txcore.findings import counted
 from txcore_spark import expressions as F
 from txcore_spark.expressions import Column
 from txcore_spark.frames import Frame
@@ -143,7 +143,9 @@ def _note_undecodable(found: Coverage, scope: Scope, marks_by_place: Mapping[tup
         if count and scope.sources[number].log in OWN_LOGS:
             found.undecodable[number] = found.undecodable.get(number, 0) + count
     for number, count in found.undecodable.items():
-        why = f"{many(count, 'record')} cannot be decoded: damaged, not txcore's, or not signed with the group's keys"
+        why = (
+            f"{counted(count, 'record')} cannot be decoded: damaged, not txcore's, or not signed with the group's keys"
+        )
         found.gaps.append(Gap(number, -1, 0, 0, why, is_for_good=True))
 
 
@@ -162,7 +164,7 @@ def _follow(found: Coverage, planned: Planned, marks_by_place: Mapping[tuple[int
         for wanted in sorted(each, key=lambda wanted: wanted.start):
             newer_count = covers.get((wanted.start, wanted.end), 0)
             if (wanted.start, wanted.end) not in covers or newer_count:
-                newer = f"{many(newer_count, 'record')} of a newer txcore, not read: upgrade the audit"
+                newer = f"{counted(newer_count, 'record')} of a newer txcore, not read: upgrade the audit"
                 why = newer if newer_count else NOT_READ
                 found.gaps.append(Gap(*key, wanted.start, wanted.end, texts.get(wanted.start, why)))
             elif end == wanted.start:
@@ -247,7 +249,7 @@ def unproven(scope: Scope, covered: Coverage, counts: Sequence[Mapping[str, int]
         named = sorted(topic for backend, topic in covered.hidden if backend == name) if kind == HIDDEN else []
         where = ", ".join(named) or "topics that nothing names, because the message table sent them"
         why = (
-            f"{group} has {many(count, 'transaction')} with messages for {where}. The broker does not list them, or "
+            f"{group} has {counted(count, 'transaction')} with messages for {where}. The broker does not list them, or "
             f'the audit does not read them: name them in audit.backends.{name}.topics, or set "all"; for a queue, name '
             f"a stream that taps it in audit.backends.{name}.taps"
         )

@@ -10,8 +10,8 @@ from typing import Any
 
 from txcore.audit.verdicts import VIA_TABLE
 from txcore.errors import TxcoreError
+from txcore.findings import counted
 from txcore.ids import born_ms
-from txcore.operator.formatting import many
 from txcore.records import FINAL_KINDS
 from txcore_spark import expressions as F
 from txcore_spark.coverage import Coverage, Gap
@@ -52,7 +52,7 @@ def _doubt(
     count = _closed_below(rows, number, horizon, horizon_ms - skew_ms)
     if count:
         return (
-            f"{time_text(horizon_ms)}, and below it the table still has {many(count, 'row')} of transactions that "
+            f"{time_text(horizon_ms)}, and below it the table still has {counted(count, 'row')} of transactions that "
             "ended before: a prune is at work or was interrupted, or something else has set it"
         )
     if before is not None and horizon_ms > before["now_ms"]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txcore.errors import TxcoreError
+from txcore.findings import counted
 from txcore.ids import first_id_at
-from txcore.operator.formatting import many
 from txcore.signing import keys_file_of
 from txcore_spark import topics
 from txcore_spark.frames import Keep, Say
@@ -116,7 +116,7 @@ class Lander:
                 rest += self._freeze_topics(planned.topics[name], names)
             rest += self._freeze_logs(HALF) + self._freeze_logs(PARKED)
         partitions = {(each.source.number, each.place.partition) for each in rest}
-        self._say(f"reading {many(len(rest), 'range')} of {many(len(partitions), 'partition')}")
+        self._say(f"reading {counted(len(rest), 'range')} of {counted(len(partitions), 'partition')}")
         self._land(rest, keep)
         self._land_fence(keep, is_late=True)
         topics.learn(scope, keep.rows())

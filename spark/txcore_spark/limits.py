@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from txcore.findings import counted
 from txcore.ids import ID_BYTES, born_ms
-from txcore.operator.formatting import many
 
 TOPICS_MAX: Final = 5
 """Number of topics that a sentence names."""
@@ -60,13 +60,13 @@ def _of_topics(manifest: Mapping[str, Any], name: str) -> Iterator[str]:
     unread = manifest["unread"].get(name, [])
     if unread:
         yield (
-            f"{name}: the audit left out {many(len(unread), 'topic')} that no half of these groups names: "
+            f"{name}: the audit left out {counted(len(unread), 'topic')} that no half of these groups names: "
             f'{_some(unread)}; audit.backends.{name}.topics = "all" reads every topic'
         )
     refused = manifest["refused"].get(name, {})
     if refused:
         reasons = [f"{topic} ({why})" for topic, why in sorted(refused.items())]
-        yield f"{name}: {many(len(refused), 'topic')} of no group cannot be read: {_some(reasons)}"
+        yield f"{name}: {counted(len(refused), 'topic')} of no group cannot be read: {_some(reasons)}"
 
 
 def _some(names: list[str]) -> str:

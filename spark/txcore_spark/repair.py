@@ -20,9 +20,9 @@ from txcore.audit.verdicts import Verdict
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore.errors import BackendTimeoutError, TxcoreError, UsageError
+from txcore.findings import counted
 from txcore.history.journey import Journey
 from txcore.ids import TransactionId, id_text
-from txcore.operator.formatting import many
 from txcore.operator.operator import Operator
 from txcore.port import Backend, SettlesEach
 from txcore.records import HalfRecord, Op, OpKind, Outcome, ParkCode, Parked, Resolution, Status
@@ -232,7 +232,8 @@ def repair(
             show(f"{id_text(each.transaction_id)} {'FAILED ' + trouble if trouble else 'repaired'}")
         failed = sum(map(bool, troubles.values()))
         if not apply:
-            show(f"{len(can)} of {many(len(planned), 'finding')} can be repaired; nothing was written: --apply does it")
+            found = counted(len(planned), "finding")
+            show(f"{len(can)} of {found} can be repaired; nothing was written: --apply does it")
         else:
             show(f"{len(can) - failed} repaired, {failed} failed; the next audit shows it")
         if as_json:

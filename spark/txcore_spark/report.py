@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from txcore.audit.verdicts import Severity, Verdict
+from txcore.findings import counted
 from txcore.ids import id_text
-from txcore.operator.formatting import many
 from txcore_spark import charts
 from txcore_spark.advice import ADVICE
 from txcore_spark.axis import Axis, axis_of
@@ -75,7 +75,9 @@ def page(manifest: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> 
     """Return the whole page."""
     code = manifest["exit_code"]
     cut = time_text(manifest["now_ms"])
-    how = f"Logs cut at {cut}, mode {manifest['mode']}, {many(manifest['records'], 'record')} read; exit code {code}."
+    how = (
+        f"Logs cut at {cut}, mode {manifest['mode']}, {counted(manifest['records'], 'record')} read; exit code {code}."
+    )
     title = f"txcore audit, run {manifest['number']}"
     body = [
         f"<h1>{title}</h1>",
@@ -114,7 +116,7 @@ def _header(manifest: Mapping[str, Any], digest: str) -> str:
     origin = manifest["origin"]
     ends, bad = manifest["ends"], {(each.get("source"), each.get("partition")) for each in manifest["gaps"]}
     whole = sum((each["source"], each["partition"]) not in bad for each in ends)
-    extent = f"{whole:,} of {many(len(ends), 'partition')} whole, {many(manifest['records'], 'record')}"
+    extent = f"{whole:,} of {counted(len(ends), 'partition')} whole, {counted(manifest['records'], 'record')}"
     strange = f", {manifest['strange']:,} of them not txcore's" if manifest["strange"] else ""
 
     def named(urls: Mapping[str, str]) -> str:
@@ -127,7 +129,7 @@ def _header(manifest: Mapping[str, Any], digest: str) -> str:
         "Databases": named(origin["databases"]),
         "Groups": ", ".join(manifest["groups"]),
         "Logs cut at": time_text(manifest["now_ms"]),
-        "Coverage": f"{extent}{strange}, {many(len(manifest['gaps']), 'gap')}",
+        "Coverage": f"{extent}{strange}, {counted(len(manifest['gaps']), 'gap')}",
         "Builds on": f"the rows of runs {', '.join(map(str, manifest['rows']))}"
         if manifest["rows"]
         else "no kept rows",
@@ -252,7 +254,7 @@ def _outside(axis: Axis) -> str:
     count = sum(each["transactions"] for each in axis.outside)
     if not count:
         return ""
-    outside = many(count, "transaction")
+    outside = counted(count, "transaction")
     return f"<p>No chart shows {outside} with a claimed birth outside of the time that was judged.</p>"
 
 

@@ -243,7 +243,7 @@ def test_effects_do_not_judge_what_is_pruned(shop):
         connection.execute(text("UPDATE txcore_inbox_meta SET pruned_below = :below"), {"below": bytes(below)})
     found = examine(load(shop.config()), "shop")
     assert [] == found.findings
-    assert found.notes[0].startswith("1 transactions of business rows are older than what the fence remembers")
+    assert found.notes[0].startswith("1 transaction of business rows, older than what the fence remembers")
 
 
 def test_a_delayed_message_is_received_under_its_due_time(shop):

@@ -103,7 +103,7 @@ def test_audit_tells_that_the_kept_source_lacks_rows(make_shop):
     shop.send(more)
     shop.run(f"DELETE FROM {shop.kept} WHERE id = :id", {"id": more[0].name})
     found = examine(shop.asked())
-    assert (3, ["outboxevent_kept lacks 1 rows of outboxevent, so it does not keep all"]) == (
+    assert (3, ["outboxevent_kept lacks 1 row of outboxevent, so it does not keep all"]) == (
         found.exit_code,
         found.gaps,
     )
@@ -376,7 +376,7 @@ def test_messages_of_a_partition_without_any_row_are_no_pass(make_shop):
     shop.send(shop.events(3))
     found = examine(shop.asked())
     assert (3, []) == (found.exit_code, found.findings)
-    assert "3 messages have no row" in found.gaps[0]
+    assert "3 messages without a row" in found.gaps[0]
     shop.commit(shop.events(1, 50))
     found = examine(shop.asked(created=CREATED["debezium"]))
     assert 2 == found.exit_code
@@ -390,7 +390,7 @@ def test_rows_that_share_an_id_are_a_gap(make_shop):
     columns = replace(asked.layout, id="aggregateid", copied="type")
     match = replace(asked.convention, identity="header:key-of-order")
     found = examine(replace(asked, layout=columns, convention=match))
-    assert "1 ids belong to several rows each" in " ".join(found.gaps)
+    assert "1 id of several rows" in " ".join(found.gaps)
     assert found.exit_code in {2, 3}
 
 
@@ -429,7 +429,7 @@ def test_row_without_a_time_is_a_gap(make_shop):
     shop.run(f"UPDATE {shop.kept} SET created_at = NULL")
     shop.settle(events)
     found = examine(shop.asked(created=CREATED["debezium"], since_ms=1))
-    assert (3, ["2 rows have no time in the column 'created_at'"]) == (found.exit_code, found.gaps)
+    assert (3, ["2 rows without a time in the column 'created_at'"]) == (found.exit_code, found.gaps)
 
 
 def test_partition_that_was_emptied_proves_no_loss(tmp_path, make_shop):

@@ -12,8 +12,9 @@ from txcore.cli.helping import JSON_HELP
 from txcore.cli.operating.screen import GAP, Screen
 from txcore.clock import SystemClock
 from txcore.errors import UsageError
+from txcore.findings import counted
 from txcore.ids import id_text, parse_id
-from txcore.operator.formatting import many, one_line
+from txcore.operator.formatting import one_line
 from txcore.operator.login import login_name
 
 __all__ = ["audit"]  # with the commands of this module
@@ -98,4 +99,4 @@ def _show(screen: Screen, columns: list[str], rows: list[list[str]]) -> None:
             screen.say(f"row {number}")
             for name, value in zip(columns, row, strict=True):
                 screen.hang(f"  {name:<{width}}", value)
-    screen.note(many(len(rows), "row"))
+    screen.note(counted(len(rows), "row"))

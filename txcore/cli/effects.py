@@ -11,6 +11,7 @@ from txcore.cli.audit import Config, Settings, code_of, loaded_of, module
 from txcore.cli.comparison import WORDS, show_findings
 from txcore.cli.helping import JSON_HELP
 from txcore.cli.operating.screen import Screen
+from txcore.findings import counted
 
 EXTRA: Final = "audit"
 
@@ -46,7 +47,7 @@ def _show(screen: Screen, found: list[Any]) -> None:
         return
     for each in found:
         words = WORDS.get(each.exit_code, "pass: both ends agree")
-        sides = [f"{each.transactions:,} transactions"]
+        sides = [counted(each.transactions, "transaction")]
         sides += [f"{each.business:,} in business rows"] if each.business is not None else []
         sides += [f"{count:,} received by {name}" for name, count in each.received.items()]
         screen.say(f"{each.group}, run {each.run}: {words} ({', '.join(sides)})")

@@ -13,6 +13,7 @@ from txcore.cli.helping import JSON_HELP
 from txcore.cli.operating.relaying import pair_of
 from txcore.cli.operating.screen import Screen
 from txcore.errors import UsageError
+from txcore.findings import counted
 from txcore.operator.formatting import ms_of_iso
 from txcore.outbox.foreign_layouts import layout_of
 
@@ -121,9 +122,9 @@ def _show(screen: Screen, examined: Any) -> None:
         screen.json(examined.as_builtin())
         return
     words = WORDS.get(examined.exit_code, "pass: each row has its message")
-    screen.say(f"{words} ({examined.rows:,} rows, {examined.messages:,} messages)")
+    screen.say(f"{words} ({counted(examined.rows, 'row')}, {counted(examined.messages, 'message')})")
     show_findings(screen, examined.findings)
     if examined.strange:
-        screen.say(f"\n{examined.strange:,} messages in these topics name no row")
+        screen.say(f"\n{counted(examined.strange, 'message')} in these topics without a row's id")
     for gap in examined.gaps:
         screen.hang("not seen: ", gap)

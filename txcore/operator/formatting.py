@@ -71,11 +71,6 @@ def size(count: int) -> str:
     return f"{count / 1024:.0f} KiB" if count < 10 << 20 else f"{count / (1 << 20):.0f} MiB"
 
 
-def many(count: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def harmless(text: str) -> str:
     """Return *text* with the characters escaped that a terminal obeys or hides, such as ESC; line ends stay."""
     if text.isprintable():

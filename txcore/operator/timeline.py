@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from txcore.findings import counted
 from txcore.history.journey import Journey
 from txcore.history.parked_entries import half_in
 from txcore.operator import formatting, to_json
@@ -54,7 +55,7 @@ def op_text(op: Op) -> str:
         against = " AGAINST THE FENCE" if to_json.FORCED.get(op.forced) == to_json.FORCED[2] else ""
         parts = [f"{op.by} asks for {to_json.kind_name(op.decision)}{against}"]
     elif op.kind == OpKind.CHECKED:
-        parts = [f"answered UNKNOWN, {formatting.many(op.count, 'time')} now", *parts]
+        parts = [f"answered UNKNOWN, {counted(op.count, 'time')} now", *parts]
     elif op.kind == OpKind.DECIDED:
         parts = [f"{to_json.kind_name(op.decision)}", *parts]
     if op.forced and op.kind in FINAL_KINDS | OWNED_KINDS:
@@ -74,6 +75,6 @@ def _half_text(half: Half) -> str:
 
 
 def _parked_text(parked: Parked) -> str:
-    by = f"generation {parked.generation}, after {formatting.many(parked.count, 'check')}, by {parked.by}"
+    by = f"generation {parked.generation}, after {counted(parked.count, 'check')}, by {parked.by}"
     poison = "" if half_in(parked) else ", poison"
     return f"{parked.code}: {formatting.readable(parked.reason)} ({by}{poison})"

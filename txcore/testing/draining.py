@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from txcore.findings import counted
 from txcore.testing.checking import KitChecker, Waiting
 from txcore.testing.clock import ManualClock
 from txcore.testing.unsettled import Unsettled
@@ -99,4 +100,4 @@ def _relay(clock: ManualClock, relay: Relay) -> tuple[int, int]:
             return sent, parked
         clock.advance(RELAY_PAUSE_S)
     reason = relay.stats().newer or "the broker gives no certain answer"
-    raise UndecidedError([], [f"{stats.waiting} messages wait in the message table: {reason}"])
+    raise UndecidedError([], [f"{counted(stats.waiting, 'message')} in the message table: {reason}"])

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore.errors import UsageError
+from txcore.findings import counted
 from txcore.ids import born_ms, first_id_at
 from txcore_spark.effects import databases
 from txcore_spark.effects.asked import Asked, Consumer, asked_of
@@ -149,8 +150,8 @@ def _compare_business(asked: Asked, births: Births, sides: Comparison, examined:
     pruned = {each for each in uncommitted if each < horizon}
     if pruned:
         examined.notes.append(
-            f"{len(pruned):,} transactions of business rows are older than what the fence remembers, "
-            f"from {time_text(born_ms(horizon))}"
+            f"{counted(len(pruned), 'transaction')} of business rows, older than what the fence remembers, "
+            f"which begins at {time_text(born_ms(horizon))}"
         )
     examined.findings += [*sides.unannounced(uncommitted - pruned), *sides.unfounded()]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from txcore.audit.verdicts import SEVERITIES
+from txcore.findings import counted
 from txcore_spark.found import Found, counts_of, exit_code_of
 from txcore_spark.outboxes.asked import Asked
 from txcore_spark.outboxes.comparing import Comparison
@@ -119,16 +120,16 @@ def _gaps(
             f"rows leave {asked.table} once they are sent, and nothing keeps them: name a table that does with --kept"
         )
     if doubled := sides.doubled_ids():
-        found.append(f"{doubled:,} ids belong to several rows each, so one message may count for all of them")
+        found.append(f"{counted(doubled, 'id')} of several rows: one message may count for all rows of its id")
     if asked.created and (undated := sides.count("SELECT count(*) FROM outbox WHERE created_ms IS NULL")):
-        found.append(f"{undated:,} rows have no time in the column {asked.created!r}")
+        found.append(f"{counted(undated, 'row')} without a time in the column {asked.created!r}")
     if unplaced := sides.unplaced(orphans):
         found.append(
-            f"{unplaced:,} messages have no row, in partitions where no message has one: "
+            f"{counted(unplaced, 'message')} without a row, in partitions where no message has one: "
             "rows may have been removed that were as old"
         )
     if asked.kept and (unkept := sides.unkept()):
-        found.append(f"{asked.kept} lacks {unkept:,} rows of {asked.table}, so it does not keep all")
+        found.append(f"{asked.kept} lacks {counted(unkept, 'row')} of {asked.table}, so it does not keep all")
     found += [
         f"the beginning of topic {topic!r} is gone: judge newer rows alone, with --created and --since"
         for topic in sorted(topics.cut)

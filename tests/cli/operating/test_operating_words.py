@@ -9,6 +9,7 @@ import pytest
 from txcore import wire
 from txcore.errors import UsageError
 from txcore.fence import FenceAnswer, FenceReading
+from txcore.findings import counted
 from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.operator import formatting, selection
@@ -85,7 +86,8 @@ def test_user_text_is_shown_on_one_line_and_cannot_spoil_the_terminal(value, tex
 def test_sizes_and_numbers():
     """Sizes and numbers are rounded and grouped for people."""
     assert ["8 B", "20 KiB", "12 MiB"] == [formatting.size(8), formatting.size(20_000), formatting.size(12 << 20)]
-    assert ["1 row", "1,000 rows"] == [formatting.many(1, "row"), formatting.many(1_000, "row")]
+    assert ["1 row", "1,000 rows"] == [counted(1, "row"), counted(1_000, "row")]
+    assert ["1 half", "2 halves"] == [counted(count, "half", "halves") for count in (1, 2)]
 
 
 class TestIds:

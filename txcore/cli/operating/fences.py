@@ -24,6 +24,7 @@ from txcore.cli.operating.place import (
 )
 from txcore.cli.operating.screen import ASKING, Screen
 from txcore.errors import UsageError
+from txcore.findings import counted
 from txcore.history.resuming import resumable_id
 from txcore.ids import TransactionId, born_ms, first_id_at, id_text
 from txcore.operator import formatting
@@ -144,7 +145,7 @@ def stats(place: Place) -> None:
         rows = [_stats_row(group, counts) for group, counts in sorted(found.groups.items())]
         screen.table(("group", *STATES.values(), "all"), rows, right=(*STATES.values(), "all"))
     oldest = f"{formatting.iso(born_ms(found.oldest))}" if found.oldest else "none"
-    screen.say(f"{formatting.many(sum(found.states.values()), 'row')} in {address.table}, the oldest of {oldest}")
+    screen.say(f"{counted(sum(found.states.values()), 'row')} in {address.table}, the oldest of {oldest}")
     screen.say(_horizon_text(found.pruned_below))
 
 
@@ -358,7 +359,7 @@ def _show_prune(screen: Screen, pruned: _Pruned) -> None:
     if pruned.bound:
         screen.hang("note: ", f"the horizon stops early, as {pruned.bound}")
     verb = "would be deleted" if pruned.is_dry else "deleted"
-    screen.say(f"{formatting.many(pruned.deleted, 'row')} {verb}, {pruned.kept:,} stay: no log holds their end")
+    screen.say(f"{counted(pruned.deleted, 'row')} {verb}, {pruned.kept:,} stay: no log holds their end")
     screen.say(_horizon_text(pruned.below) if not pruned.is_dry else "dry run, nothing was done; add --yes to do it")
 
 

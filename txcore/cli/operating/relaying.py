@@ -12,7 +12,7 @@ from txcore.backends.files import require_file
 from txcore.cli.operating.place import Place, at_place, the_address
 from txcore.cli.operating.screen import Screen
 from txcore.errors import TxcoreError, UsageError
-from txcore.operator import formatting
+from txcore.findings import counted
 from txcore.registry import connect
 from txcore.signals import end_requested
 
@@ -98,4 +98,4 @@ def _show(screen: Screen, stats: RelayStats) -> None:
     if screen.as_json:
         screen.json(facts)
     else:
-        screen.say(f"{formatting.many(stats.sent, 'message')} sent, {stats.refused:,} refused, {stats.parked:,} parked")
+        screen.say(f"{counted(stats.sent, 'message')} sent, {stats.refused:,} refused, {stats.parked:,} parked")

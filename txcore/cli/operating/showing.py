@@ -12,6 +12,7 @@ from txcore.cli.operating.place import Address, Place, at_place, opened
 from txcore.cli.operating.screen import Screen
 from txcore.digest import message_digest
 from txcore.errors import BackendNotInstalledError, TxcoreError
+from txcore.findings import counted
 from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.operator import formatting, selection, timeline, to_json
@@ -178,7 +179,7 @@ class _Page:
         if asked.row is not None:
             row = asked.row
             shown = f"row: state {row.state}, group {row.group}, made {formatting.iso(row.created_ms)}"
-            self._screen.hang("        ", f"{shown}, read by {formatting.many(row.checks, 'check')}")
+            self._screen.hang("        ", f"{shown}, read by {counted(row.checks, 'check')}")
         if asked.trouble:
             self._screen.hang("        ", asked.trouble)
         missing = timeline.missing(self._journey)

@@ -14,6 +14,7 @@ from txcore.cli.helping import SectionedGroup
 from txcore.cli.operating.place import Address, Place, acting_name, at_place, open_fence, the_database
 from txcore.cli.operating.screen import ASKING, Screen
 from txcore.errors import UsageError, WireFormatError
+from txcore.findings import counted
 from txcore.ids import id_text, parse_id
 from txcore.message_table import CancelState
 from txcore.operator import formatting
@@ -142,7 +143,7 @@ def counts_text(found: TableStats) -> str:
     dropped = f", {found.dropped:,} dropped" if found.dropped else ""
     cancelled = f", {found.cancelled:,} cancelled" if found.cancelled else ""
     later = f"; {found.later:,} later{_next(found)}" if found.later else ""
-    to_send = f"{formatting.many(found.waiting, 'message')} to be sent{age}"
+    to_send = f"{counted(found.waiting, 'message')} to be sent{age}"
     return f"{to_send}; {found.parked:,} parked{dropped}{cancelled}{later}{_unserved(found)}"
 
 
@@ -201,7 +202,7 @@ def _show_counts(place: Place, counts: Mapping[bytes, int], verb: str) -> None:
         screen.json({id_text(identity): count for identity, count in counts.items()})
     else:
         for identity, count in counts.items():
-            screen.say(f"{id_text(identity)}: {formatting.many(count, 'message')} {verb}")
+            screen.say(f"{id_text(identity)}: {counted(count, 'message')} {verb}")
     if not all(counts.values()):
         raise typer.Exit(1)
 

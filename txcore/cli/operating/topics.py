@@ -13,9 +13,9 @@ from txcore.cli.helping import SectionedGroup
 from txcore.cli.operating.place import Place, Session, at_place, opened, require_shared, the_address, the_broker
 from txcore.cli.operating.screen import Screen
 from txcore.errors import ConfigError, TxcoreError, UsageError
+from txcore.findings import counted
 from txcore.guarantees import BrokerObject
 from txcore.history.log_survey import existing_partitions, wait_for
-from txcore.operator import formatting
 from txcore.records import LogKind
 from txcore.registry import plugin_for
 
@@ -96,7 +96,7 @@ def describe(place: Place, partitions: Partitions = 0) -> None:
             _group_json(session.address.group, count, exists=exists) | {"objects": [asdict(each) for each in objects]}
         )
         return
-    state = f"exists, with {formatting.many(count, 'partition')}" if exists else "does not exist yet"
+    state = f"exists, with {counted(count, 'partition')}" if exists else "does not exist yet"
     screen.say(f"group {session.address.group} {state}", "bold")
     for each in objects:
         screen.hang(f"{each.kind:10} ", each.name)
@@ -139,7 +139,7 @@ def _show(screen: Screen, group: str, count: int | None, targets: Sequence[str] 
         screen.json(about | ({"targets": list(targets)} if targets else {}))
         return
     if count is not None:
-        screen.say(f"group {group} is as it should be: {formatting.many(count, 'partition')}")
+        screen.say(f"group {group} is as it should be: {counted(count, 'partition')}")
     for target in targets:
         screen.say(f"target {target} exists")
 

@@ -10,7 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from txcore.errors import UsageError
-from txcore.operator import formatting, to_json
+from txcore.findings import counted
+from txcore.operator import to_json
 from txcore.operator.plan import Verb, is_doubtful
 from txcore.operator.selection import Filter
 from txcore.sidecar.web import views
@@ -68,7 +69,7 @@ class Resuming(Form):
             raise DeskError(403, trouble)
         bulk = self._desk.bulk(group, _chosen(given))
         codes = Counter(to_json.park_code(each.journey) for each in bulk.doable)
-        title = f"Resume {formatting.many(len(bulk.doable), 'transaction')}"
+        title = f"Resume {counted(len(bulk.doable), 'transaction')}"
         return self._pages.show(
             request,
             "resume.html",
@@ -102,9 +103,7 @@ def done_notices(request: Request) -> list[dict[str, str]]:
     count = request.query_params.get(RESUMED, "")
     if not (count.isascii() and count.isdigit() and len(count) <= 6):
         return []
-    text = (
-        f"{formatting.many(int(count), 'transaction')} resumed: the checker asks again, or publishes what is missing."
-    )
+    text = f"{counted(int(count), 'transaction')} resumed: the checker asks again, or publishes what is missing."
     return [{"kind": "ok", "text": text}]
 
 
