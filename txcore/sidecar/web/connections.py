@@ -31,6 +31,9 @@ ACCEPTED_PART: Final = 16
 BACKLOG: Final = 128
 GRACE_S: Final = 0.2
 """Least age, in seconds, at which a connection without a request is replaced."""
+READ_TURNS: Final = 3
+"""Turns of the loop from accepting a connection until its first bytes are read: asyncio makes its transport, registers
+the socket, and reads. A turn of a busy loop may take longer than `GRACE_S`."""
 HEAD_S: Final = 5.0
 BODY_S: Final = 10.0
 ANSWER_S: Final = 60.0
@@ -137,7 +140,7 @@ class Connections:
         self._count_max = count_max
         self._open: dict[BoundedProtocol, asyncio.Future[Any]] = {}  # the oldest first
         self._loop = asyncio.get_running_loop()
-        self._resuming: asyncio.TimerHandle | None = None
+        self._resuming: asyncio.Handle | None = None
         self._reported_s = -REPORT_S
         self._dropped = 0
         listening.setblocking(False)
@@ -152,8 +155,11 @@ class Connections:
     def _listen(self) -> None:
         self._loop.add_reader(self._listening, self._accept)
 
-    def _resume(self) -> None:
-        """Accept after a pause. A timer runs after the reads of its turn, so a request that has arrived counts."""
+    def _resume(self, turns: int = READ_TURNS) -> None:
+        """Accept after a pause, and after the turns in which a request that has arrived is read, so that it counts."""
+        if turns:
+            self._resuming = self._loop.call_soon(self._resume, turns - 1)
+            return
         self._listen()
         self._accept(may_replace=True)
 
