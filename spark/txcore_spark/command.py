@@ -26,6 +26,7 @@ from txcore_spark.engines.noise import SparkOutput
 from txcore_spark.engines.session import is_submitted
 from txcore_spark.job import Audit, Window
 from txcore_spark.limits import limits_of
+from txcore_spark.lineage import reported
 from txcore_spark.progress import Progress
 from txcore_spark.report import NAME
 from txcore_spark.store import Store
@@ -90,10 +91,11 @@ def _run(loaded: Loaded, wish: Wish, window: Window | None, progress: Progress |
             store = Store(settings.store)
 
             def step() -> int:
-                with progress.step(engine.tasks) as say:
+                with reported(settings.lineage, store.uri) as report, progress.step(engine.tasks) as say:
                     audit = Audit(engine, loaded, store, say=say)
                     is_once = wish.mode == "once"
                     manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
+                    report(manifest)
                 return _finish(manifest, store, loaded, wish)
 
             code = _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()

@@ -121,6 +121,9 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     textfile: Annotated[
         str, Meta(description="file `*.prom` with the result's metrics, for Prometheus's node exporter; empty for none")
     ] = ""
+    lineage: Annotated[
+        str, Meta(description="namespace of the job in OpenLineage, to which each run is reported; empty for none")
+    ] = ""
     tables: Annotated[
         bool, Meta(description="write the results of each run as Delta Lake tables too, for `txcore audit sql`")
     ] = True
