@@ -66,7 +66,8 @@ class _Events:
         self._v2, self._facets = event_v2, facet_v2
         self._client = OpenLineageClient()
         self._run_id = str(uuid.generate_new_uuid())
-        self._job = event_v2.Job(namespace, JOB)
+        kind = facet_v2.job_type_job.JobTypeJobFacet("BATCH", PRODUCER.upper(), jobType="AUDIT")
+        self._job = event_v2.Job(namespace, JOB, {"jobType": kind})
         self._output = event_v2.OutputDataset(*place_of_store(store))
 
     def begin(self) -> None:
@@ -88,10 +89,10 @@ class _Events:
         self._emit("COMPLETE", {"test": self._facets.test_run.TestRunFacet(tests)}, inputs)
 
     def fail(self, error: BaseException) -> None:
-        """Report that the run failed. Of a driver's error only the type is named: its text may hold a secret."""
+        """Report that the run failed or was interrupted; of a driver's error only its type: its text may be secret."""
         text = " ".join(str(error).split()) if isinstance(error, TxcoreError) else type(error).__name__
         facet = self._facets.error_message_run.ErrorMessageRunFacet(text, programmingLanguage="PYTHON")
-        self._emit("FAIL", {"errorMessage": facet}, [])
+        self._emit("FAIL" if isinstance(error, Exception) else "ABORT", {"errorMessage": facet}, [])
 
     def close(self) -> None:
         self._client.close()
@@ -110,20 +111,22 @@ class _Events:
         try:
             self._client.emit(event)
         except Exception as error:  # noqa: BLE001 - of any transport
-            print(f"txcore: the run is missing in OpenLineage: {error}", file=sys.stderr)  # noqa: T201 - it speaks
+            why = " ".join(str(error).split())
+            print(f"txcore: the run is missing in OpenLineage: {why}", file=sys.stderr)  # noqa: T201 - it speaks
 
 
 def places_of(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return namespace and name of each target and each fence table that a run judged, sorted.
 
-    They are those of OpenLineage's naming conventions, so that they meet the events of other programs.
+    They are those of OpenLineage's naming conventions, so that they meet the events of other programs. A broker or a
+    database that an earlier run read, and that the configuration names no longer, is left out.
     """
-    origin, found = manifest["origin"], set()
+    brokers, databases, found = manifest["origin"]["brokers"], manifest["origin"]["databases"], set()
     for each in manifest["sources"]:
-        if each["log"] == TARGET:
-            found.add((_server(origin["brokers"][each["backend"]]), each["name"]))
-        elif each["log"] == FENCE:
-            found.add(place_of_table(origin["databases"][each["backend"]], each["name"]))
+        if each["log"] == TARGET and each["backend"] in brokers:
+            found.add((_server(brokers[each["backend"]]), each["name"]))
+        elif each["log"] == FENCE and each["backend"] in databases:
+            found.add(place_of_table(databases[each["backend"]], each["name"]))
     return sorted(found)
 
 

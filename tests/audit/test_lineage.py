@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from txcore_spark.command import Wish, run
-from txcore_spark.lineage import place_of_store, place_of_table, places_of
+from txcore_spark.lineage import place_of_store, place_of_table, places_of, reported
 
 from txcore.audit.verdicts import SEVERITIES, Severity, Verdict
 
@@ -72,6 +72,14 @@ def test_a_run_that_fails_is_reported_as_failed(bed, catalogue):
     assert catalogue[-1][2]["run"]["facets"]["errorMessage"]["message"]
 
 
+def test_a_run_that_is_interrupted_is_reported_as_aborted(catalogue):
+    """An operator's Ctrl-C is no failure of the audit."""
+    with pytest.raises(KeyboardInterrupt), reported("production", "file:///var/audit"):
+        raise KeyboardInterrupt
+    assert ["START", "ABORT"] == [body["eventType"] for _, _, body in catalogue]
+    assert "BATCH" == catalogue[0][2]["job"]["facets"]["jobType"]["processingType"]
+
+
 def test_a_catalogue_that_does_not_answer_fails_no_audit(bed, monkeypatch, capsys):
     """The result is that of the audit, and one line for each event says what is missing."""
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "http")
@@ -115,7 +123,13 @@ def test_a_table_has_the_name_of_the_conventions(url, table, place):
 def test_a_topic_is_in_the_namespace_of_its_first_server(url, namespace):
     """The user is left out."""
     origin = {"brokers": {"main": url}, "databases": {}}
-    sources = [{"log": "target", "backend": "main", "name": "orders"}, {"log": "op", "backend": "main", "name": "g"}]
+    named = [
+        ("target", "main", "orders"),
+        ("op", "main", "g"),
+        ("target", "removed", "old"),
+        ("fence", "removed", "old"),
+    ]
+    sources = [{"log": log, "backend": backend, "name": name} for log, backend, name in named]
     assert [(namespace, "orders")] == places_of({"origin": origin, "sources": sources})
 
 
