@@ -28,6 +28,8 @@ SBOM ?= .artefacts/txcore.cdx.json
 # The benchmark of recovery runs on Kafka unless a broker is named.
 RECOVERED = $(if $(filter file,$(origin BROKER)),kafka,$(BROKER))
 OLD ?= 10000000
+RUNS ?= 3
+LOAD ?= 8
 HARNESS ?= txcore_sqlite.testing:SqliteHarness
 # The other profiles of the memory broker run the suite in `make heavy`.
 HARNESSES := txcore_conformance.memory:MemoryHarness txcore_sqlite.testing:SqliteHarness \
@@ -109,6 +111,11 @@ verdicts: $(DEV) ## of these, what needs no broker: rules and engines, the oracl
 .PHONY: heavy
 heavy: $(DEV) ## what `make test` leaves out: clusters of three nodes, other versions, profiles of the memory broker
 	$(BIN)/pytest -q -o faulthandler_timeout=300 -m heavy tests plugins
+
+.PHONY: loaded
+loaded: $(DEV) ## `make test` RUNS= times in a row beside a load of LOAD= running threads (three hours on two cores)
+	$(BIN)/python tests/load.py $(LOAD) & trap "kill $$!; wait $$!" EXIT; \
+	for run in $$(seq $(RUNS)); do echo "run $$run of $(RUNS), beside a load of $(LOAD)"; $(MAKE) test; done
 
 .PHONY: smoke
 smoke: $(DEV) ## the built wheel in empty environments: demo, checker, and one test run for each broker
