@@ -91,12 +91,14 @@ def _run(loaded: Loaded, wish: Wish, window: Window | None, progress: Progress |
             store = Store(settings.store)
 
             def step() -> int:
-                with reported(settings.lineage, store.uri) as report, progress.step(engine.tasks) as say:
-                    audit = Audit(engine, loaded, store, say=say)
-                    is_once = wish.mode == "once"
-                    manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
+                with reported(settings.lineage, store.uri) as report:
+                    with progress.step(engine.tasks) as say:
+                        audit = Audit(engine, loaded, store, say=say)
+                        is_once = wish.mode == "once"
+                        manifest = audit.once(window, is_landed=wish.is_landed) if is_once else audit.incremental()
+                    code = _finish(manifest, store, loaded, wish)
                     report(manifest)
-                return _finish(manifest, store, loaded, wish)
+                return code
 
             code = _continuous(step, settings.interval_s, wish) if wish.mode == "continuous" else step()
     except (ConfigFileError, UsageError):

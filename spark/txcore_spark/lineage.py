@@ -14,7 +14,10 @@ from importlib.metadata import version
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sqlalchemy import make_url
+
 from txcore.audit.verdicts import SEVERITIES, Severity
+from txcore.backends.options import Server, servers_of, split_url
 from txcore.errors import BackendNotInstalledError, TxcoreError
 from txcore_spark.plan import FENCE, TARGET
 
@@ -22,8 +25,8 @@ JOB: Final = "txcore.audit"
 PRODUCER: Final = "txcore"
 FAILING: Final = (Severity.VIOLATION, Severity.INCONCLUSIVE)
 """Severities that a pipeline stops at; the others are warnings there."""
-_POSTGRESQL_PORT: Final = 5432
-_MYSQL_PORT: Final = 3306
+PORTS: Final = {"kafka": 9092, "rabbitmq": 5672, "nats": 4222, "postgresql": 5432, "mysql": 3306, "mariadb": 3306}
+"""The port that a URL without one means; the names of the conventions have it."""
 
 Report = Callable[[Mapping[str, Any]], None]
 
@@ -132,14 +135,14 @@ def places_of(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def place_of_table(url: str, table: str) -> tuple[str, str]:
     """Return namespace and name of a table; on PostgreSQL one without a schema is in `public`."""
-    parts = urlsplit(url)
-    dialect, database = parts.scheme.partition("+")[0], parts.path.lstrip("/")
+    parsed = make_url(url)
+    dialect = parsed.get_backend_name()
+    if dialect not in PORTS:
+        return url, table
+    server = Server(parsed.host or "localhost", parsed.port or PORTS[dialect])
     if dialect == "postgresql":
-        schema = "" if "." in table else "public."
-        return f"postgres://{parts.hostname}:{parts.port or _POSTGRESQL_PORT}", f"{database}.{schema}{table}"
-    if dialect in {"mysql", "mariadb"}:
-        return f"mysql://{parts.hostname}:{parts.port or _MYSQL_PORT}", f"{database}.{table}"
-    return _file(url), table
+        return f"postgres://{server}", f"{parsed.database}.{table if '.' in table else f'public.{table}'}"
+    return f"mysql://{server}", f"{parsed.database}.{table}"
 
 
 def place_of_store(uri: str) -> tuple[str, str]:
@@ -153,11 +156,7 @@ def place_of_store(uri: str) -> tuple[str, str]:
 
 def _server(url: str) -> str:
     """Return a broker without its user, with its virtual host if it has one; of several servers the first."""
-    parts = urlsplit(url)
-    if not parts.netloc:
-        return _file(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].partition(',')[0]}{parts.path.rstrip('/')}"
-
-
-def _file(url: str) -> str:
-    return url.partition("?")[0]
+    parts = split_url(url)
+    if parts.scheme not in PORTS:
+        return url  # a file, or a third party's
+    return f"{parts.scheme}://{servers_of(url, PORTS[parts.scheme])[0]}{parts.path.rstrip('/')}"

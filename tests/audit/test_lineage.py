@@ -11,6 +11,7 @@ from txcore_spark.command import Wish, run
 from txcore_spark.lineage import place_of_store, place_of_table, places_of, reported
 
 from txcore.audit.verdicts import SEVERITIES, Severity, Verdict
+from txcore.errors import ConfigError
 
 DUCKDB = Wish(engine="duckdb")
 
@@ -72,6 +73,15 @@ def test_a_run_that_fails_is_reported_as_failed(bed, catalogue):
     assert catalogue[-1][2]["run"]["facets"]["errorMessage"]["message"]
 
 
+def test_a_run_whose_result_cannot_be_written_is_reported_as_failed(bed, catalogue):
+    """It ends with an error, so the catalogue shows no finished run."""
+    bed.write(None)
+    loaded = bed.loaded(lineage='"production"', textfile=f'"{bed.folder}/missing/txcore.prom"')
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run(loaded, DUCKDB)
+    assert ["START", "FAIL"] == [body["eventType"] for _, _, body in catalogue]
+
+
 def test_a_run_that_is_interrupted_is_reported_as_aborted(catalogue):
     """An operator's Ctrl-C is no failure of the audit."""
     with pytest.raises(KeyboardInterrupt), reported("production", "file:///var/audit"):
@@ -103,6 +113,7 @@ def test_nothing_is_reported_unless_it_is_asked_for(bed, catalogue):
     [
         ("postgresql+psycopg://db:6432/shop", "txcore_tx", ("postgres://db:6432", "shop.public.txcore_tx")),
         ("postgresql://u@db/shop", "own.txcore_tx", ("postgres://db:5432", "shop.own.txcore_tx")),
+        ("postgresql:///shop", "txcore_tx", ("postgres://localhost:5432", "shop.public.txcore_tx")),
         ("mysql+pymysql://db/shop", "txcore_tx", ("mysql://db:3306", "shop.txcore_tx")),
         ("sqlite:////data/shop.db", "txcore_tx", ("sqlite:////data/shop.db", "txcore_tx")),
     ],
@@ -118,6 +129,8 @@ def test_a_table_has_the_name_of_the_conventions(url, table, place):
         ("kafka://one:9092,two:9092", "kafka://one:9092"),
         ("rabbitmq://user@mq:5672/shop", "rabbitmq://mq:5672/shop"),
         ("nats://[::1]:4222", "nats://[::1]:4222"),
+        ("kafka://one", "kafka://one:9092"),
+        ("acme://one", "acme://one"),
     ],
 )
 def test_a_topic_is_in_the_namespace_of_its_first_server(url, namespace):
