@@ -30,23 +30,19 @@ def running():
 
 def player(first):
     """Start a process that plays seeds."""
-    command = [
-        sys.executable,
-        "-m",
-        "txcore_conformance.sim",
-        "--seeds",
-        str(SEEDS),
-        "--first",
-        str(first),
-        "--jobs",
-        "1",
-    ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    play = ["-m", "txcore_conformance.sim", f"--seeds={SEEDS}", f"--first={first}", "--jobs=1"]
+    return subprocess.Popen([sys.executable, *play], stdout=subprocess.PIPE, text=True)
+
+
+def end(play):
+    """End a process that plays seeds."""
+    play.kill()
+    play.communicate()
 
 
 def hold(wanted):
     """Hold the load at *wanted* until a signal; return whether a seed broke an invariant."""
-    first, players, looks, is_bad = time.time_ns() // 1_000_000 % 10**11 * SEEDS, [], deque(maxlen=LOOKS), False
+    first, players, looks, is_bad = time.time_ns() // 1_000_000 * SEEDS, [], deque(maxlen=LOOKS), False
     with end_requested() as requested:
         while not requested.wait(LOOK_S):
             looks.append(running())
@@ -56,21 +52,20 @@ def hold(wanted):
                 if each.returncode:
                     is_bad = True
                     print(printed, flush=True)  # noqa: T201 - the output of a command
-            mean = sum(looks) / len(looks)
             if len(looks) < LOOKS:
                 continue
+            mean = sum(looks) / LOOKS
             if mean < wanted - BAND[0] and len(players) < wanted:
                 players.append(player(first))
                 first += SEEDS
             elif mean > wanted + BAND[1] and players:
-                players.pop().kill()
+                end(players.pop())
             else:
                 continue
             for _ in range(LOOKS // 2):
                 looks.popleft()
     for each in players:
-        each.kill()
-        each.communicate()
+        end(each)
     return is_bad
 
 

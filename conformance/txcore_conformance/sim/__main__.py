@@ -14,8 +14,9 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from txcore_conformance.sim.mutants import MUTANTS
 from txcore_conformance.sim.play import PROFILES, SeedResult, profile_of, run
@@ -136,15 +137,15 @@ def play_many(first: int, count: int, jobs: int) -> Iterator[SeedResult]:
 
 
 def first_failure(
-    name: str, profile: str, seeds_max: int = MUTANT_SEEDS_MAX, known: int | None = None
+    name: str, profile: str, seeds_max: int = MUTANT_SEEDS_MAX, known: Sequence[int] = ()
 ) -> SeedResult | None:
     """Return the first seed of *profile* in which the mutant breaks an invariant.
 
     Args:
-        known: A seed that broke one before; it is played first, and the others only if it does so no longer.
+        known: Seeds that broke one before; they are played first, and the others only if none does so any more.
     """
     with MUTANTS[name].patch():
-        for seed in (*([] if known is None else [known]), *range(seeds_max)):
+        for seed in chain(known, range(seeds_max)):
             if profile_of(seed).name == profile:
                 result = run(seed, may_be_real=False)  # a twin that differs would show every mutant of the twin
                 if result.violations:
