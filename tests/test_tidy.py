@@ -32,6 +32,18 @@ IMPURE = {
     "txcore/sqlfence/schema.py": "draws the name of a database, once in its life",
     "txcore/history/log_survey.py": "sleeps for a blocking caller",
 }
+#: Packages whose objects the calling threads of a producer share.
+SHARED = ("txcore/producer/", "txcore/runtime/", "txcore/backends/", "plugins/")
+#: Attributes whose lock an interrupted caller would keep.
+UNSAFE = re.compile(
+    r"(self\.\w+(: [^=]+)? = |default_factory=)(threading\.(Event|Condition|\w*Semaphore|Barrier)|queue\.\w*Queue)\b"
+)
+#: Modules with such an attribute, each with its reason.
+UNSAFE_USERS = {
+    "plugins/kafka/txcore_kafka/threads.py": "a SimpleQueue, whose methods are one call in C each",
+    "plugins/sqlite/txcore_sqlite/writer.py": "callers use the queue's own bare lock",
+    "txcore/runtime/call_pool.py": "a SimpleQueue, whose methods are one call in C each",
+}
 IMPURE_CALLS = re.compile(
     r"\b(time\.(time|time_ns|monotonic|perf_counter|sleep)|random\.\w+|uuid\.uuid\d|secrets\.\w+|datetime\.now)\("
 )
@@ -103,6 +115,16 @@ def test_core_asks_only_its_clock_for_time_and_chance():
         for match in IMPURE_CALLS.finditer(path.read_text(encoding="utf-8"))
     ]
     assert [] == found
+
+
+def test_no_interrupted_caller_keeps_a_lock_that_others_need():
+    """Objects that callers share use `txcore.wake.Wake` or a bare lock: Event, Condition and Queue are not safe."""
+    users = {
+        name_of(path)
+        for path in SOURCES
+        if name_of(path).startswith(SHARED) and UNSAFE.search(path.read_text(encoding="utf-8"))
+    }
+    assert set(UNSAFE_USERS) == users
 
 
 @pytest.mark.parametrize("word", ["FIX" + "ME", "TO" + "DO", "XX" + "X", "breakpoint" + "("])

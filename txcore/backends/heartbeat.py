@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Final, Protocol
 
 from txcore.errors import ClosedError
+from txcore.wake import Wake
 
 BEATS_PER_LEASE: Final = 5
 """Number of heartbeats in the time after which a silent member loses its partitions."""
@@ -43,7 +44,7 @@ class Heartbeat:
         self._pause_s = lease_s / BEATS_PER_LEASE
         self._members: list[Member] = []
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -80,7 +81,6 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._is_closed:
             self._wake.wait(self._pause_s)
-            self._wake.clear()
             try:
                 for member in self._kept():
                     if not member.is_stuck:

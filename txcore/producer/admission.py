@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from txcore.clock import SystemClock
+from txcore.wake import Wake
 
+AGAIN_S: Final = 0.2
+"""Seconds after which a waiting caller looks again: the one that was woken for a place may have been interrupted."""
 POLL_S: Final = 0.005
 """Seconds between two looks for callers that are still under way, when a producer closes."""
 
@@ -24,8 +28,7 @@ class Places:
         self._count = count
         self._free = deque((None,) * count)
         self._beyond: deque[None] = deque()
-        self._waiting_count = 0
-        self._is_free = threading.Condition()
+        self._waiting: deque[Wake] = deque()  #: those of the waiting callers, the longest wait first
 
     def take(self, timeout_s: float) -> bool:
         """Take a place, within *timeout_s*; returns whether there was one."""
@@ -54,17 +57,25 @@ class Places:
     def give_back(self) -> None:
         """Give one place back, which was taken."""
         self._free.append(None)
-        if self._waiting_count:  # a waiting thread has raised this count before it looked for the last time
-            with self._is_free:
-                self._is_free.notify()
+        if self._waiting:  # a waiting caller enters itself before it looks for the last time
+            with suppress(IndexError):
+                self._waiting.popleft().set()
 
     def _wait(self, timeout_s: float) -> bool:
-        with self._is_free:
-            self._waiting_count += 1
-            try:
-                return self._is_free.wait_for(self._was_taken, timeout_s)
-            finally:
-                self._waiting_count -= 1
+        clock, wake = SystemClock(), Wake()
+        until_s = clock.elapsed_s() + timeout_s
+        self._waiting.append(wake)
+        try:
+            while not self._was_taken():
+                left_s = until_s - clock.elapsed_s()
+                if left_s <= 0:
+                    return False
+                if wake.wait(min(left_s, AGAIN_S)):
+                    self._waiting.append(wake)
+            return True
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(wake)
 
     def _leave(self) -> None:
         self._beyond.pop()

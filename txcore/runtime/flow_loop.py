@@ -26,6 +26,7 @@ from txcore.records import HalfRecord, Outcome, Resolution
 from txcore.runtime.batching import Group, Outbox, Waiter, hand_over
 from txcore.runtime.call_pool import CallPool
 from txcore.runtime.commands import Answered, Call, Called, Calls, Each, Flow, Spawn, Timed
+from txcore.wake import Wake
 
 WAIT_MAX_S: Final = 0.5
 ANSWERS: Final = object()
@@ -134,7 +135,7 @@ class Loop:
     _resolutions: Outbox[Resolution, Waiter] = field(default_factory=lambda: Outbox(Group), init=False)
     _has_borrowed: bool = field(default=False, init=False)
     _is_waiting: bool = field(default=False, init=False)
-    _wake: threading.Event = field(default_factory=threading.Event, init=False)
+    _wake: Wake = field(default_factory=Wake, init=False)
 
     def __post_init__(self) -> None:
         self._polls = self.pool is None or self.backend.capabilities.polled  # else not only the backend wakes this loop

@@ -13,12 +13,21 @@ from typing import Any
 
 import pytest
 
-from txcore import HalfUnknownError, LocalTransactionState, Message, TransactionListener, current_transaction
+from txcore import (
+    HalfUnknownError,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+    current_transaction,
+)
 from txcore.results import EndState
+from txcore_conformance.interrupts import Interrupts
 from txcore_conformance.kit import COMMIT, ROLLBACK, Kit
 
 INTERRUPTS = 100
 CLEAN_COUNT = 5
+QUIET_COUNT = 3  # calls without a new place after which all places are tried
 
 
 class TimeLimitError(Exception):
@@ -102,8 +111,47 @@ def test_an_interrupted_caller_leaves_the_backend_at_work(kit: Kit, topic: str) 
             if len(raised) > interrupts:
                 interrupts = len(raised)
                 _within(kit.timeout_s, lambda: _certain(lambda: send_after(b"after it")))
+    _settled(kit, topic, producer, service)
+
+
+def _one(producer: TransactionProducer, topic: str) -> None:
+    producer.send_message_in_transaction(Message(topic, b"one"))
+
+
+def _many(producer: TransactionProducer, topic: str) -> None:
+    producer.send_many([(Message(topic, b"one of many"), None)] * 3)
+
+
+# Python ignores the handler's exception where a destructor runs, and pytest warns of it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.needs_process
+@pytest.mark.parametrize("call", [_one, _many])
+def test_an_interrupt_at_any_place_leaves_the_backend_at_work(
+    kit: Kit, topic: str, call: Callable[[TransactionProducer, str], None]
+) -> None:
+    """An exception at each place where Python runs a handler, one per call: the next call ends in time."""
+    service = Service()
+    producer = kit.producer(service)
+    checked = kit.hasty_producer(service)
+    call(checked, topic)  # the group and the topic are known
+    interrupts, quiet_count = Interrupts(TimeLimitError), 0
+    with _limits():
+        while quiet_count < QUIET_COUNT:
+            tried_count = len(interrupts.tried)
+            with suppress(TimeLimitError, HalfUnknownError), interrupts.armed():
+                call(checked, topic)
+            quiet_count = 0 if len(interrupts.tried) > tried_count else quiet_count + 1
+            try:
+                _within(kit.timeout_s, lambda: _certain(lambda: call(producer, topic)))
+            except TimeLimitError:
+                pytest.fail(f"no call ends after an interrupt in {interrupts.place}")
+    _settled(kit, topic, producer, service)
+
+
+def _settled(kit: Kit, topic: str, producer: TransactionProducer, service: Service) -> None:
+    """Check that calls end as usual, and let the history's judge see what committed."""
     for _ in range(CLEAN_COUNT):
-        ended = send_after(b"clean").end
+        ended = producer.send_message_in_transaction(Message(topic, b"clean")).end
         assert ended is not None
         assert ended.state is EndState.ACCEPTED
     kit.sweep(kit.checker(service))

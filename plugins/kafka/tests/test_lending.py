@@ -243,6 +243,21 @@ def test_a_lock_that_an_interrupted_borrower_kept_is_replaced(kit, topic, monkey
     assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]
 
 
+def test_callers_that_ask_again_do_not_keep_an_interrupted_borrowers_lock(kit, topic, monkeypatch):
+    """The poll thread takes the work back though other callers borrow it again and again, and wait in vain."""
+    monkeypatch.setattr(poll_lending, "KEPT_S", 0.01)
+    producer = kit.backend._producing
+    raw.append(kit, raw.half(kit, topic))
+    kept = producer._lending.polling
+    assert kept.acquire(timeout=PATIENCE_S)
+
+    def replaced():
+        producer.poll(0.001, lambda: False, comes_again=True)
+        return producer._lending.polling is not kept
+
+    kit.until(replaced, "another lock")
+
+
 def test_an_exception_of_a_signal_reaches_the_borrower(kit, topic, monkeypatch):
     """It is raised while the borrower polls, the lock is free afterwards, and the other reports are handled."""
     raw.append(kit, raw.half(kit, topic))

@@ -20,6 +20,7 @@ from txcore.clock import Clock
 from txcore.errors import ClosedError, ConfigError, TxcoreError
 from txcore.port import running
 from txcore.records import Checkpoint, ClaimEvent, LogKind
+from txcore.wake import Wake
 from txcore_kafka.clients import close, make_consumer
 from txcore_kafka.codec import translated
 from txcore_kafka.control import Control
@@ -58,7 +59,7 @@ class KafkaClaim:
         self._member = member
         self._store = store
         self._holdings = Holdings(clock.elapsed_s, options.silence_s)
-        self._answered = threading.Condition()  #: notified when a revoked partition was given up, and by `close`
+        self._answered = Wake()  #: for the driver's thread: a revoked partition was given up, or `close` was called
         self._closing: Future[None] | None = None
         self._lock = threading.Lock()
         self._refusal: TxcoreError | None = None
@@ -92,8 +93,7 @@ class KafkaClaim:
         state = self._holdings.give_up(partition)
         if state is State.HELD:
             self._holdings.offer_again(partition)
-        with self._answered:
-            self._answered.notify_all()
+        self._answered.set()
 
     def close(self, timeout_s: float) -> Future[None]:
         """See `Claim.close`."""
@@ -121,8 +121,7 @@ class KafkaClaim:
         return self._metadata
 
     def _close(self, timeout_s: float, future: Future[None]) -> None:
-        with self._answered:
-            self._answered.notify_all()
+        self._answered.set()
         self._thread.join(timeout_s)
         future.set_result(None)
 
@@ -204,10 +203,13 @@ class KafkaClaim:
             return
         drain_s = self._options.drain_s
         if not (self.is_closed or self._holdings.is_stuck):
+            until_s = self._clock.elapsed_s() + drain_s
             for partition in sorted(each.partition for each in partitions):
-                self._holdings.revoke(partition, self._clock.elapsed_s() + drain_s)
-            with self._answered:
-                self._answered.wait_for(lambda: self.is_closed or not self._holdings.draining, drain_s)
+                self._holdings.revoke(partition, until_s)
+            while self._holdings.draining and not self.is_closed:
+                left_s = until_s - self._clock.elapsed_s()
+                if left_s <= 0 or not self._answered.wait(left_s):
+                    break
         self._on_lost(consumer, partitions)
 
     def _on_lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:

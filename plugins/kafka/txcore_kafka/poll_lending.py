@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from txcore.clock import Clock
+from txcore.wake import Wake
 
 LENT_AGAIN_S: Final = 0.2
 """Longest wait of the poll thread, in seconds, for a thread that polled itself and said that it comes again."""
@@ -28,8 +29,9 @@ class PollLending:
 
     def __init__(self, clock: Clock) -> None:
         self.polling = threading.Lock()
+        self.polled_s = 0.0  #: time of the last turn; written by the thread that polls
         self._clock = clock
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._lent_until_s = 0.0  #: 0 while not lent
         self._is_asleep = False
         self._waits_for_borrower = False
@@ -82,8 +84,14 @@ class PollLending:
         return self.polling
 
     def is_lent(self) -> bool:
-        """Return whether another thread polls, or comes again to do so."""
-        return self._lent_until_s > 0.0 and self._clock.elapsed_s() < self._lent_until_s
+        """Return whether another thread polls, or comes again to do so.
+
+        Callers that wait for the lock of an interrupted borrower do not count: none of them polls.
+        """
+        if not self._lent_until_s:
+            return False
+        now_s = self._clock.elapsed_s()
+        return now_s < self._lent_until_s and (not self.polling.locked() or now_s < self.polled_s + KEPT_S)
 
     def wait_for_borrower(self) -> None:
         """Leave the work to the thread that polls; `leave` and `given_back` end this wait early."""

@@ -182,7 +182,7 @@ class Producing:
             while not is_done() and self._stop_at_s is None:
                 self._poll(max(0.0, min(until_s - now_s, self._pause_s)))
                 self._turn()
-                now_s = self._clock.elapsed_s()
+                now_s = self._lending.polled_s
                 if now_s >= until_s:
                     break
         finally:
@@ -249,7 +249,7 @@ class Producing:
 
     def _turn(self) -> bool:
         """Do the work that is due and set the length of the next poll; return whether to stop, after `close`."""
-        now_s = self._clock.elapsed_s()
+        self._lending.polled_s = now_s = self._clock.elapsed_s()
         while self._calls:
             self._calls.popleft()()
         again_s = self.on_turn(now_s)

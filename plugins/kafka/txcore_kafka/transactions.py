@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from txcore.clock import Clock
 from txcore.errors import BackendUnavailableError, BusyError, ClosedError, TxcoreError
 from txcore.records import DURABLE, LogKind, OpKind, Outcome, Status
+from txcore.wake import Wake
 from txcore_kafka.clients import discard, make_producer, producer_config
 from txcore_kafka.codec import is_forbidden, is_membership_lost, kafka_error, translated
 from txcore_kafka.entries import POLL_S, Attempt, Entry
@@ -52,7 +53,8 @@ class TransactionLane:
         self._timeout_s = options.transaction_timeout_s  #: of a call to a coordinator, which else may never return
         self._clock = clock
         self._name = name  #: the transactional id, the same for every client of this backend
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake = Wake()  #: for the lane's thread: an entry was queued, or `stop` was called
         self._queue: deque[Entry] = deque()
         self._tokens: dict[int, bytes] = {}  #: by partition, of the newest CLAIM of this process
         self._thread: threading.Thread | None = None
@@ -66,7 +68,7 @@ class TransactionLane:
 
     def start(self) -> None:
         """Start the thread and its client before the first release, as `init_transactions` is slow."""
-        with self._changed:
+        with self._lock:
             if self._stop_at_s is None and (self._thread is None or self._is_stuck()):
                 self._busy_since_s = None
                 self._thread = threading.Thread(target=self._run, name="txcore-kafka-transact", daemon=True)
@@ -76,27 +78,27 @@ class TransactionLane:
         """Queue *entries* for the next transaction."""
         self.start()
         refusal: TxcoreError = ClosedError("this backend is closed")
-        with self._changed:
+        with self._lock:
             if len(self._queue) + len(entries) > self._options.queue_max:
                 refusal = BusyError(f"{len(self._queue)} releases wait for a transaction already")
             elif self._stop_at_s is None:
                 self._queue.extend(entries)
-                self._changed.notify_all()
+                self._wake.set()
                 return
         for entry in entries:
             entry.expire(refusal)
 
     def stop(self, timeout_s: float) -> None:
         """Take no more entries, and commit the queued ones if that ends within *timeout_s*; returns at once."""
-        with self._changed:
+        with self._lock:
             self._stop_at_s = self._clock.elapsed_s() + timeout_s
-            self._changed.notify_all()
+        self._wake.set()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end, for at most *timeout_s*; entries that still wait end as UNKNOWN."""
         if self._thread is not None:
             self._thread.join(timeout_s)
-        with self._changed:
+        with self._lock:
             left = list(self._queue)
             self._queue.clear()
         for entry in left:
@@ -156,14 +158,14 @@ class TransactionLane:
 
     def _has_work(self) -> bool:
         """Return whether an entry waits; blocks for at most `IDLE_S` until one does."""
-        with self._changed:
-            if not self._queue:
-                self._changed.wait(IDLE_S)
-            return bool(self._queue)
+        self._wake.clear()
+        if not self._queue:
+            self._wake.wait(IDLE_S)
+        return bool(self._queue)
 
     def _refuse_queued(self, error: TxcoreError) -> None:
         """End all entries that wait: the next client would be refused, too, and a later caller tries it again."""
-        with self._changed:
+        with self._lock:
             refused = list(self._queue)
             self._queue.clear()
         for entry in refused:
@@ -189,7 +191,7 @@ class TransactionLane:
     def _gather(self) -> list[Entry]:
         """Return the entries of the next transaction: all of one claim, or all without a claim, in their order."""
         self._has_work()
-        with self._changed:
+        with self._lock:
             entries: list[Entry] = []
             others: deque[Entry] = deque()
             count = 0
@@ -226,7 +228,7 @@ class TransactionLane:
         return op.token == self._tokens.get(entry.partition, op.token)
 
     def _again(self, entries: Sequence[Entry]) -> None:
-        with self._changed:
+        with self._lock:
             if self._is_current():
                 self._queue.extendleft(reversed(entries))
 

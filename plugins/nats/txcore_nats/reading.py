@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -16,6 +15,7 @@ from typing import Any, Final
 from txcore.errors import BackendUnavailableError, ClosedError, ConfigError, DataLossError, TxcoreError
 from txcore.port import running
 from txcore.records import LogKind, LogRecord, Position
+from txcore.wake import Wake
 from txcore_nats.codec import (
     MESSAGE_NOT_FOUND,
     STREAM_NOT_FOUND,
@@ -55,7 +55,8 @@ class LogReader:
         self._is_lost = False
         self._is_closed = False
         self._is_thirsty = False
-        self._is_known = threading.Event()
+        self._is_known = False
+        self._known = Wake()
         self._next = 0 if start is None else int(start)  # after the last record that was returned
         self._got = self._next - 1  # the last record that arrived; this and the next five belong to the loop
         self._end = 0  # the furthest end that was returned
@@ -73,9 +74,9 @@ class LogReader:
         """Return the records that have arrived."""
         if self._is_closed:
             raise ClosedError("this reader is closed")
-        if not self._is_known.is_set():
+        if not self._is_known:
             # Only if the group is not known yet: so a missing group is reported by the first read.
-            self._is_known.wait(FIRST_READ_WAIT_S)
+            self._known.wait(FIRST_READ_WAIT_S)
         records = self._records
         if not records and self._error is not None:
             error = self._error
@@ -292,7 +293,8 @@ class LogReader:
             self._tail.open()
         elif not self._is_closed:
             self._shared.loop.loop.call_later(RETRY_S, self._open)
-        self._is_known.set()
+        self._is_known = True
+        self._known.set()
 
     def _earlier(self) -> Sequence[Tail]:
         """Return the tails that must deliver before this one: those of halves, before the ops that close them.

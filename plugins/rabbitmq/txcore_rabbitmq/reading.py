@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -11,6 +10,7 @@ from typing import Final
 from txcore.errors import ClosedError, DataLossError, TxcoreError
 from txcore.port import running
 from txcore.records import LogRecord, Position
+from txcore.wake import Wake
 from txcore_rabbitmq.codec import translate
 from txcore_rabbitmq.ends import EndSearch, is_end_marker
 from txcore_rabbitmq.streams import Consumer, Fetch, ReadingLink
@@ -48,7 +48,7 @@ class StreamReader:
         self._is_lost = False
         self._is_closed = False
         self._waits_once = waits_once
-        self._is_answered = threading.Event()
+        self._answered = Wake()
         self._taken = 0
         self._last_taken: tuple[Consumer, int] | None = None
         self._consumer: Consumer | None = None
@@ -61,7 +61,7 @@ class StreamReader:
             raise ClosedError("this reader or its backend is closed")
         if self._waits_once:
             self._waits_once = False
-            self._is_answered.wait(FIRST_READ_S)
+            self._answered.wait(FIRST_READ_S)
         records = self._records
         if not records and self._error is not None:
             error = self._error
@@ -124,7 +124,7 @@ class StreamReader:
 
     def _refused(self, error: TxcoreError) -> None:
         self._error = error
-        self._is_answered.set()
+        self._answered.set()
         self._loop.later(REOPEN_DELAY_S, self._open)
 
     def _attach(self) -> None:
@@ -146,10 +146,10 @@ class StreamReader:
                 return
             self._last = offset
             self._records.append((LogRecord(offset, body), is_end_marker(message_id), consumer, tag))
-            self._is_answered.set()
+            self._answered.set()
 
         def started() -> None:
-            self._loop.later(FIRST_RECORD_S, self._is_answered.set)
+            self._loop.later(FIRST_RECORD_S, self._answered.set)
 
         def overdue() -> None:
             if is_first and expected is not None and consumer is self._consumer and consumer.is_started:
@@ -183,11 +183,11 @@ class StreamReader:
     def _lose(self, asked: int, first: int | None) -> None:
         self._is_lost = True
         self._error = DataLossError(asked, first)
-        self._is_answered.set()
+        self._answered.set()
         if self._consumer is not None:
             self._consumer.stop()
 
     def _ended(self, error: BaseException) -> None:
         self._error = translate(error, f"reading {self._stream!r}")
-        self._is_answered.set()
+        self._answered.set()
         self._loop.later(REOPEN_DELAY_S, self._open)

@@ -21,7 +21,7 @@ def test_a_waiting_caller_gets_the_place_that_is_given_back():
     assert places.take(0.0)
     thread = threading.Thread(target=lambda: places.take(60.0) and has_it.set())
     thread.start()
-    while not places._waiting_count:
+    while not places._waiting:
         threading.Event().wait(0.001)
     assert not has_it.is_set()
     places.give_back()
