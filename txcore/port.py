@@ -27,6 +27,7 @@ from txcore.records import (
     Position,
     Resolution,
 )
+from txcore.wake import Answer
 
 T = TypeVar("T")
 Item = TypeVar("Item", covariant=True)
@@ -258,8 +259,11 @@ class Backend(Protocol):
 
 
 def running() -> Future[Any]:
-    """Return a Future that is marked running, so that no waiter can cancel it before a thread sets its result."""
-    future: Future[Any] = Future()
+    """Return a Future that is marked running, so that no waiter can cancel it before a thread sets its result.
+
+    A waiter that an exception of a signal's handler interrupts keeps no lock of it.
+    """
+    future = Answer()
     future.set_running_or_notify_cancel()
     return future
 
