@@ -17,11 +17,13 @@ Configurations:
   checkpoint rewritten at takeover; two faults, three with `--large`.
 - `table`: an uncertain half continues in the message table (fence state 3) and its relay; with pruning.
 - `prune`: `fenced-half-first` with the fence table pruned below its horizon; PRUNED answers.
+- `owner`, `owner-resume`, `owner-table`: `listener`, `resume` and `table` with a producer that writes COMMITTED, and
+  the partition's owner as the only publisher (R17). Here the producer may be paused without a fence, too.
 
 Not covered, left to the simulator and to `make refine`: the two logs read apart, merged ops, several transactions
 (S12, L2, head of line), bodies (S7), carried copies, replay length (L4, except that an old checkpoint never
-replaces a newer one), release by the partition's owner (R17, S14), retention, forced decisions, database failover, a
-listener that breaks its contract, a pause longer than the margin without a fence.
+replaces a newer one), retention, forced decisions, database failover, a listener that breaks its contract, a pause
+longer than the margin without a fence where the producer publishes, releases that are atomic.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ CONFIGURATIONS: Final = {
         Configuration("resume", fenced=False, half_first=True, faults=2, resume=True),
         Configuration("table", fenced=True, half_first=False, faults=3, table=True, prune=True),
         Configuration("prune", fenced=True, half_first=True, faults=3, prune=True),
+        Configuration("owner", fenced=False, half_first=True, faults=2, check_max=2, by_owner=True),
+        Configuration("owner-resume", fenced=False, half_first=True, faults=2, resume=True, by_owner=True),
+        Configuration("owner-table", fenced=True, half_first=False, faults=3, table=True, prune=True, by_owner=True),
     )
 }
 
@@ -70,6 +75,11 @@ SOMETIMES: Final = {
     "closed_after_the_table": "owner: check answers: sent from the table",
     "pruned_answer": "owner: check answers PRUNED",
     "producer_below_the_horizon": "producer: fence row refused, below the horizon",
+    "paused_producer_committed_late": "producer (past its horizon): op COMMITTED",
+    "parked_half_was_committed": "late COMMITTED of the producer lands (of a parked half)",
+    "resumed_half_released": "owner: RELEASED of generation 1",
+    "former_owner_released": "former owner: RELEASED",
+    "released_after_the_table": "owner: RELEASED (without a COMMITTED)",
 }
 """Names of the rare events that a full run must reach, with the step that shows each."""
 

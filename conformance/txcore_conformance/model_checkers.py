@@ -64,7 +64,7 @@ def _is_due(c: Configuration, s: State, me: Session) -> bool:
     """Return whether a round can change anything: a pending half that is old enough or finished."""
     has_new = s.half > (me.generation if me.phase == "settled" else s.checkpoint)
     early = c.mutant in ("immunity_counts_as_check", "checkpoint_past_undecided")
-    return has_new and (s.clock == 2 or bool(s.final) or early)
+    return has_new and (s.clock == 2 or bool(s.final) or s.committed or early)
 
 
 def _judge(c: Configuration, s: State, slot: Slot, me: Session) -> Edge:
@@ -99,9 +99,15 @@ def _plan(c: Configuration, judgement: Judgement) -> str:
     assert judgement.decision is Decision.FINISH
     if judgement.outcome == "ROLLBACK":
         return "rollback"
+    if c.by_owner and judgement.lacks_committed:
+        return "decide for the owner"
     if judgement.missing:
         return "publish 2"
-    return "commit" if c.mutant == "op_before_target" else "publish 1"
+    return _publish_plan(c)
+
+
+def _publish_plan(c: Configuration) -> str:
+    return "commit" if c.mutant in ("op_before_target", "released_before_target") else "publish 1"
 
 
 def _discard_plan(c: Configuration) -> str:
@@ -117,11 +123,12 @@ def _ask_fence(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[
     elif s.database in ("open", "doubt"):
         return
     elif s.fence == "commit":
-        plan = "commit" if c.mutant == "op_before_target" else "publish 1"
+        plan = "decide for the owner" if c.by_owner else _publish_plan(c)
         yield f"{label} answers COMMIT", "must", put(s, slot, me._replace(phase=plan))
     elif s.fence == "table":
         if s.relay == "sent":
-            yield f"{label} answers: sent from the table", "must", put(s, slot, me._replace(phase="commit"))
+            plan = "publish 1" if c.mutant == "owner_publishes_state_3" else "commit"
+            yield f"{label} answers: sent from the table", "must", put(s, slot, me._replace(phase=plan))
     elif s.fence == "none" and s.horizon:
         yield f"{label} answers PRUNED", "must", put(s, slot, me._replace(phase=_discard_plan(c)))
     else:
@@ -153,11 +160,14 @@ def _act(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edge]:
         return put(s, slot, Session(phase, live, generation))
 
     def append(record: Record, acked: State, unknown: State) -> Iterator[Edge]:
-        name = f"op {record.kind}" if record.kind in ("COMMIT", "ROLLBACK") else record.kind
+        name = f"op {record.kind}" if record.kind in ("COMMIT", "COMMITTED", "ROLLBACK") else record.kind
         return send(c, s, f"{slot}: {name}", record, (acked, unknown))
 
-    op_first = c.mutant == "op_before_target"
+    op_first = c.mutant in ("op_before_target", "released_before_target")
     match me.phase:
+        case "decide for the owner":
+            acked = then("publish 1") if c.mutant == "published_before_read_back" else idle
+            yield from append(Record("COMMITTED", "checker"), acked, idle)
         case "publish 1":
             yield from append(Record("target 1", "checker"), then("publish 2"), idle)
         case "publish 2" if s.refusing:
@@ -168,7 +178,8 @@ def _act(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edge]:
                 refusal = then("park missing")._replace(refusing=True, faults=s.faults - 1)
                 yield f"{slot}: target 2 begins to refuse, to be parked", "fault", refusal
         case "commit":
-            yield from append(Record("COMMIT", "checker"), then("publish 1") if op_first else closed, closed)
+            kind = "RELEASED" if c.by_owner else "COMMIT"
+            yield from append(Record(kind, "checker"), then("publish 1") if op_first else closed, closed)
         case "rollback":
             yield from append(Record("ROLLBACK", "checker"), closed, closed)
         case "park" | "park missing":

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from txcore.checker.decide import Decision, Pending, decide, terms_of
+from txcore.checker.finish import lacks_committed
 from txcore.checker.partition_state import PartitionState
 from txcore.records import FINAL_KINDS, Op, OpKind, ParkCode, Position
 
@@ -29,6 +30,7 @@ class Terms(NamedTuple):
 
     fenced: bool
     check_max: int
+    by_owner: bool = False
 
 
 class Journal(NamedTuple):
@@ -40,6 +42,7 @@ class Journal(NamedTuple):
     checks: int = 0
     discard: int = -1
     undeliverable: bool = False
+    committed: bool = False
 
 
 class Entry(NamedTuple):
@@ -52,6 +55,7 @@ class Entry(NamedTuple):
     decision: str = ""
     reason: str = ""
     missing: tuple[int, ...] = ()
+    committed: bool = False
 
 
 class Judgement(NamedTuple):
@@ -60,6 +64,7 @@ class Judgement(NamedTuple):
     decision: Decision
     outcome: str
     missing: tuple[int, ...]
+    lacks_committed: bool
 
 
 class _Read:
@@ -69,7 +74,7 @@ class _Read:
         self.state = PartitionState()
         self.pending: Pending | None = None  # of the newest half, closed or not
         self.counts = True  # whether the last record changes anything
-        self._terms = terms_of(IMMUNITY_MS, 0.0, terms.check_max, terms.fenced)
+        self._terms = terms_of(IMMUNITY_MS, 0.0, terms.check_max, terms.fenced, is_by_owner=terms.by_owner)
         self._ops = [Op(OpKind.CLAIM, LIVE, token=LIVE)]
         self._read_op(self._ops[0])
         for entry in entries:
@@ -99,6 +104,9 @@ class _Read:
         )
         if entry.decision:
             pending.decision, pending.is_journaled = OpKind[entry.decision], True
+        if entry.committed:
+            places = [position for position, op in enumerate(self._ops, 1) if op.kind == OpKind.COMMITTED]
+            pending.commit(places[0])
         if entry.missing:
             pending.note(missing=entry.missing)
         folded_to, token = (0, LIVE) if entry.generation else (-1, b"")
@@ -128,7 +136,7 @@ def landed(terms: Terms, before: Journal, entry: Entry) -> tuple[Journal, bool]:
     """Return the journal with *entry* at the end of its log, and whether *entry* contradicts a final op (S1)."""
     if entry.kind == "half" and entry.generation and before.undeliverable:
         entry = entry._replace(missing=SECOND)
-    read = _Read(terms, iter((*_written(before), entry)))
+    read = _Read(terms, iter((*_written(terms, before), entry)))
     after = before
     if entry.kind == "half":
         if entry.generation <= before.half:
@@ -138,9 +146,12 @@ def landed(terms: Terms, before: Journal, entry: Entry) -> tuple[Journal, bool]:
     if pending is None:  # an op without a half
         final = before.final or (entry.kind if OpKind[entry.kind] in FINAL_KINDS else "")
         return after._replace(final=final), bool(final) and final != entry.kind
+    if entry.kind == "COMMITTED" and not before.final:  # perhaps of a half that is parked
+        after = after._replace(committed=True)
     if not pending.is_closed:
         decided = OpKind(pending.decision).name if pending.is_journaled else ""
-        return after._replace(checks=pending.count, decided=decided), False
+        after = after._replace(checks=pending.count, decided=decided, committed=pending.is_committed)
+        return after, bool(read.state.conflicts)
     if read.closed_by in FINAL_KINDS:
         after = after._replace(final=before.final or OpKind(read.closed_by).name)
     elif read.closed_by == OpKind.DISCARD and before.discard < after.half:
@@ -153,36 +164,42 @@ def landed(terms: Terms, before: Journal, entry: Entry) -> tuple[Journal, bool]:
 @cache
 def judged(terms: Terms, journal: Journal, generation: int, is_immune: bool) -> Judgement:  # noqa: FBT001 - a key
     """Return the decision of an owner that has read the halves up to *generation*, and all ops."""
-    known = (entry for entry in _written(journal) if entry.kind != "half" or entry.generation <= generation)
+    known = (entry for entry in _written(terms, journal) if entry.kind != "half" or entry.generation <= generation)
     pending = _Read(terms, known).pending
     assert pending is not None
     decision = decide(pending, IMMUNITY_MS - 1 if is_immune else IMMUNITY_MS, must_carry=False)
     outcome = OpKind(pending.decision).name if pending.decision else ""
-    return Judgement(decision, outcome, pending.extras.missing or ())
+    return Judgement(decision, outcome, pending.extras.missing or (), lacks_committed(pending))
 
 
-def _written(journal: Journal) -> Iterator[Entry]:
+def _written(terms: Terms, journal: Journal) -> Iterator[Entry]:
     """Yield a journal's records in a possible order."""
     if journal.half >= 0:
         yield Entry("half")
     decided = Entry("DECIDED", max(journal.half, 0), decision=journal.decided)
-    is_decided = False
+    is_decided = is_committed = False
     for generation in range(journal.discard + 1):
         undeliverable = journal.undeliverable and generation == journal.discard
         if undeliverable and journal.decided:
             yield decided
             is_decided = True
+        if undeliverable and journal.committed:
+            yield Entry("COMMITTED", generation)
+            is_committed = True
         reason = ParkCode.UNDELIVERABLE if undeliverable else ParkCode.CHECKS_EXHAUSTED
         yield Entry("DISCARD", generation, reason=reason)
         if generation < journal.half:
+            missing = SECOND if undeliverable else ()
             copied = journal.decided if is_decided else ""
-            yield Entry("half", generation + 1, decision=copied, missing=SECOND if undeliverable else ())
+            yield Entry("half", generation + 1, decision=copied, missing=missing, committed=is_committed)
     if journal.decided and not is_decided:
         yield decided
+    if journal.committed and not is_committed:
+        yield Entry("COMMITTED", journal.half)
     if journal.checks:
         yield Entry("CHECKED", journal.half, asked=journal.checks)
     if journal.final:
-        yield Entry(journal.final)
+        yield Entry("RELEASED" if terms.by_owner and journal.final == "COMMIT" else journal.final)
 
 
 def _op(entry: Entry) -> Op:

@@ -1,8 +1,9 @@
 """Mutants of the protocol: each leaves one rule out, and the model must find the violation.
 
-The identifiers are shared with the simulator. The last four are rules that this model found to be needed:
-an owner acts on a DECIDED only after it has read it back under its own token; a DISCARD after a DECIDED is void
-unless its reason is UNDELIVERABLE; the margin covers appends under way; an owner that gave up is assigned again.
+The identifiers are shared with the simulator. From `decided_not_read_back` to `no_new_assignment` they are rules that
+this model found to be needed: an owner acts on a DECIDED only after it has read it back under its own token; a DISCARD
+after a DECIDED is void unless its reason is UNDELIVERABLE; the margin covers appends under way; an owner that gave up
+is assigned again.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ MUTANTS: Final = {
     "discard_after_decided": "resume",
     "margin_too_small": "listener",
     "no_new_assignment": "fenced",
+    "released_before_target": "owner",
+    "owner_publishes_state_3": "owner-table",
 }
 """Mutants, each with the configuration in which the model searches for its violation."""
 
 INEXPRESSIBLE: Final = {
     "head_of_line_stop": "it needs a second transaction that the first one delays",
+    "published_before_read_back": "it needs two contradicting decisions: a forced one, or a listener's second answer",
 }
 """Mutants of the simulator that this model cannot distinguish from the protocol, each with the reason."""

@@ -35,6 +35,7 @@ class Configuration:
         prune: the fence table is pruned below its horizon.
         resume: an operator may resume a parked half once; target 2 may refuse until it is repaired; a new
             owner rewrites the checkpoint with its token.
+        by_owner: the producer writes COMMITTED, and the partition's owner publishes the targets.
         mutant: identifier of the rule that is left out.
     """
 
@@ -46,6 +47,7 @@ class Configuration:
     table: bool = False
     prune: bool = False
     resume: bool = False
+    by_owner: bool = False
     mutant: str | None = None
 
 
@@ -67,6 +69,7 @@ class Record(NamedTuple):
     generation: int = -1
     value: str = ""
     checks: int = 0
+    committed: bool = False
 
 
 NEW: Final = Session("new")
@@ -89,6 +92,7 @@ class State(NamedTuple):
     answers: int = 0
     discard: int = -1
     undeliverable: bool = False
+    committed: bool = False
     parked: int = -1
     copies1: int = 0
     copies2: int = 0
@@ -137,9 +141,13 @@ def send(c: Configuration, s: State, label: str, record: Record, then: tuple[Sta
 def _remark(s: State, r: Record) -> str:
     if r.kind in TOKENED and not r.live:
         return " (older token)"
-    if r.kind in ("COMMIT", "ROLLBACK") and s.final:
+    if r.kind in ("COMMIT", "COMMITTED", "RELEASED", "ROLLBACK") and s.final:
         return " (after the first final op)"
-    return f" of generation {s.half}" if r.kind == "COMMIT" and s.half > 0 else ""
+    if r.kind == "COMMITTED" and s.half >= 0 and s.discard >= s.half:
+        return " (of a parked half)"
+    if r.kind == "RELEASED" and not s.committed:
+        return " (without a COMMITTED)"
+    return f" of generation {s.half}" if r.kind in ("COMMIT", "RELEASED") and s.half > 0 else ""
 
 
 def land(c: Configuration, s: State, r: Record) -> State:
@@ -147,7 +155,8 @@ def land(c: Configuration, s: State, r: Record) -> State:
     match r.kind:
         case "target 1" | "target 2":
             closed = s.half >= 0 and s.discard >= s.half and not s.final and not s.undeliverable
-            breach = "S10" if closed else s.breach
+            unread = c.by_owner and r.by == "checker" and not s.committed
+            breach = "S10" if closed else "S14" if unread else s.breach
             if r.kind == "target 1":
                 return s._replace(copies1=s.copies1 + 1, breach=breach)
             return s._replace(copies2=s.copies2 + 1, breach=breach)
@@ -170,7 +179,7 @@ def _fold(c: Configuration, s: State, r: Record) -> State:
     if c.mutant == "last_op_wins" and r.kind == "DISCARD" and s.final and r.live:
         return s._replace(final="", breach="S1")
     decision = "" if r.kind == "DISCARD" else r.value
-    entry = Entry(r.kind, max(r.generation, 0), r.live, r.checks, decision, _reason(c, r))
+    entry = Entry(r.kind, max(r.generation, 0), r.live, r.checks, decision, _reason(c, r), committed=r.committed)
     before = journal_of(s)
     after, is_conflict = landed(terms_of(c), before, entry)
     breach = "S1" if is_conflict else s.breach
@@ -191,12 +200,12 @@ def _reason(c: Configuration, r: Record) -> str:
 
 def journal_of(s: State) -> Journal:
     """Return the journal of the two logs."""
-    return Journal(s.half, s.final, s.decided, s.checks, s.discard, s.undeliverable)
+    return Journal(s.half, s.final, s.decided, s.checks, s.discard, s.undeliverable, s.committed)
 
 
 def terms_of(c: Configuration) -> Terms:
     """Return the rules by which the half is judged."""
-    return Terms(c.fenced, c.check_max)
+    return Terms(c.fenced, c.check_max, c.by_owner)
 
 
 def _land_checkpoint(c: Configuration, s: State, r: Record) -> State:

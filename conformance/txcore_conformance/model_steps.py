@@ -52,7 +52,7 @@ def _producer(c: Configuration, s: State) -> Iterator[Edge]:
                 yield "producer: rollback() after the error", "must", s._replace(producer="tombstone")
         case "tombstone":
             yield from _tombstone(c, s)
-        case "publish 1" | "publish 2" | "op COMMIT" | "op ROLLBACK":
+        case "publish 1" | "publish 2" | "op COMMIT" | "op COMMITTED" | "op ROLLBACK":
             yield from _end(c, s)
 
 
@@ -96,6 +96,8 @@ def _end_local_transaction(c: Configuration, s: State) -> Iterator[Edge]:
 
 
 def _first_phase(c: Configuration) -> str:
+    if c.by_owner:
+        return "op COMMITTED"
     return "op COMMIT" if c.mutant == "op_before_target" else "publish 1"
 
 
@@ -124,7 +126,7 @@ def _end(c: Configuration, s: State) -> Iterator[Edge]:
     if s.clock and not s.late and c.mutant != "late_producer_publishes":
         yield "producer: TOO_LATE, gives way", "must", s._replace(producer="done")
         return
-    if c.fenced and s.faults and not s.late and not s.clock:
+    if (c.fenced or c.by_owner) and s.faults and not s.late and not s.clock:
         yield "producer: paused after its clock reading", "fault", s._replace(late=True, faults=s.faults - 1)
     op_first = c.mutant == "op_before_target"
     done = s._replace(producer="done", late=False)
@@ -145,6 +147,8 @@ def _end(c: Configuration, s: State) -> Iterator[Edge]:
         case "op COMMIT":
             after = s._replace(producer="publish 1", late=False) if op_first else done
             yield from send(c, s, f"{label}: op COMMIT", Record("COMMIT", "producer"), (after, done))
+        case "op COMMITTED":
+            yield from send(c, s, f"{label}: op COMMITTED", Record("COMMITTED", "producer"), (done, done))
         case _:
             yield from send(c, s, f"{label}: op ROLLBACK", Record("ROLLBACK", "producer"), (done, done))
 
@@ -162,7 +166,8 @@ def _clock(c: Configuration, s: State) -> Iterator[Edge]:
     """Yield the passing of the producer's horizon and of the immunity, which only starts with a stored half.
 
     A producer that is delayed between its first and its last append counts as a fault: it causes duplicates.
-    The margin covers the delivery timeout: without a fence no record of the producer lands after immunity.
+    The margin covers the delivery timeout: without a fence no record of the producer lands after immunity. A COMMITTED
+    may: the owner reads first which op is the first.
     """
     if s.clock == 2 or s.half < 0:
         return
@@ -171,7 +176,7 @@ def _clock(c: Configuration, s: State) -> Iterator[Edge]:
             yield "time: the producer's horizon passes", "must", s._replace(clock=1)
         elif s.faults:
             yield "time: horizon passes in a pause", "fault", s._replace(clock=1, faults=s.faults - 1)
-    elif c.fenced or c.mutant == "margin_too_small" or not any(r.by == "producer" for r in s.flight):
+    elif c.fenced or c.by_owner or c.mutant == "margin_too_small" or not any(r.by == "producer" for r in s.flight):
         yield "time: immunity expires", "must", s._replace(clock=2)
 
 
@@ -216,6 +221,6 @@ def _operator(c: Configuration, s: State) -> Iterator[Edge]:
         yield "operator: repairs target 2", "may", s._replace(refusing=False)
     if s.half == 0 and s.discard == 0 and not s.final and not any(r.kind == "half" for r in s.flight):
         kind = "RESUME" if c.mutant == "resume_as_op" else "half"
-        copy = Record(kind, "operator", generation=1, value=s.decided)
+        copy = Record(kind, "operator", generation=1, value=s.decided, committed=s.committed)
         for name, _, after in send(c, s, "operator: resumes", copy, (s, s)):
             yield name, "fault" if after.faults < s.faults else "may", after

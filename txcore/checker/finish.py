@@ -28,7 +28,7 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
     kind, began_s = OpKind(pending.decision), context.clock.elapsed_s()
     is_commit = kind is OpKind.COMMIT
     if is_commit and (half.is_by_owner or pending.is_committed):
-        if _lacks_committed(pending):
+        if lacks_committed(pending):
             yield from _commit(tenure, pending)
             return
         kind = OpKind.RELEASED
@@ -67,7 +67,7 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
             pending.note(missing=outcome.missing)
 
 
-def _lacks_committed(pending: Pending) -> bool:
+def lacks_committed(pending: Pending) -> bool:
     """Return whether nothing of a half that is decided COMMIT may be published yet, nor said to be.
 
     After the message table's relay no COMMITTED is written: a successor would publish the messages a second time.

@@ -107,7 +107,7 @@ MUTANTS: Mapping[str, Mutant] = {
         (KAFKA,),
         "a store that keeps resolutions unique refuses the second release; in steps it may be seen twice anyway",
     ),
-    "published_before_read_back": Mutant("R17", replace(finish, "_lacks_committed", lambda _: False)),
+    "published_before_read_back": Mutant("R17", replace(finish, "lacks_committed", lambda _: False)),
     "released_before_target": Mutant(
         "R17",
         replace(MemoryBackend, "_release_in_steps", op_first(frozenset({OpKind.RELEASED}))),
