@@ -321,6 +321,18 @@ schedules: $(DEV) $(SCHEDULES)-airflow/.installed $(SCHEDULES)-dagster/.installe
 	TXCORE_SCHEDULE=airflow_audit $(SCHEDULES)-airflow/bin/python -m pytest -q -c /dev/null examples/audit/tests
 	TXCORE_SCHEDULE=dagster_audit $(SCHEDULES)-dagster/bin/python -m pytest -q -c /dev/null examples/audit/tests
 
+# A server that speaks S3, in an environment of its own.
+MOTO ?= $(VENV)/moto
+$(MOTO)/.installed: | $(BIN)/python
+	rm -rf $(MOTO)
+	$(BIN)/python -m venv --without-pip $(MOTO)
+	$(PIP) --python $(MOTO)/bin/python install "moto[server]>=5"
+	@touch $@
+
+.PHONY: audit-s3
+audit-s3: $(DEV) $(MOTO)/.installed ## the audit on DuckDB with its store on S3, which a local server speaks (minutes)
+	TXCORE_MOTO_SERVER=$(abspath $(MOTO))/bin/moto_server $(BIN)/pytest -q -o faulthandler_timeout=300 tests/audit/test_s3.py
+
 .PHONY: cutover
 cutover: $(FRAMEWORKS)/.installed ## move examples/from-rocketmq from a real RocketMQ to Kafka and back, with killed shops (minutes)
 	PYTHONPATH=. $(FRAMEWORKS)/bin/pytest -q -s -o faulthandler_timeout=500 examples/from-rocketmq/tests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from txcore_spark.tables.keeper import Keeper
 from txcore_spark.trend import RUNS, differences
 
 MODES: Final = ("incremental", "once", "continuous")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 NOUNS: Final = {
     "halves": "half",
     "commits": "commit",
@@ -186,7 +188,9 @@ def window_of(wish: Wish) -> Window | None:
 def _sentence(error: BaseException) -> str:
     if isinstance(error, TxcoreError):
         return " ".join(str(error).split())
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip(" ↳") for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    if isinstance(error, OSError):  # of a file system of Arrow: one cause in a line, the first one last
+        lines = [": ".join(lines)] if lines else []
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
 
 

@@ -118,7 +118,7 @@ class Store:
     def __init__(self, place: str) -> None:
         if "://" in place:
             self.uri = place.rstrip("/")
-            self._files, self._base = _opened(self.uri)
+            self._files, self._base = opened(self.uri)
         else:
             self._base = Path(place).absolute().as_posix()
             self.uri = Path(place).absolute().as_uri()
@@ -173,8 +173,8 @@ class Store:
         return f"{self.uri}/runs/{number:06d}/{name}"
 
     def path(self, number: int, name: str) -> str:
-        """Return the path of a file of a run as text to print."""
-        return self._path(f"runs/{number:06d}/{name}")
+        """Return the path of a file of a run as text to print; its URI on another file system."""
+        return self.place(number, name) if self.folder is None else self._path(f"runs/{number:06d}/{name}")
 
     def has(self, number: int, name: str) -> bool:
         """Return whether a part of a run exists."""
@@ -341,7 +341,7 @@ class Store:
         return bool(self._files.get_file_info(self._path(name)).type != fs.FileType.NotFound)
 
 
-def _opened(uri: str) -> tuple[fs.FileSystem, str]:
+def opened(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a URI, and the path in it. S3 is `s3a` for Spark, and `s3` for Arrow.
 
     Raises:

@@ -86,13 +86,12 @@ def test_the_command_needs_neither_pyspark_nor_java(bed):
 @pytest.mark.parametrize(
     ("audit", "named"),
     [
-        ({"store": "hdfs://host/txcore"}, "audit.store"),
         ({"kafka_source": "spark"}, "audit.kafka_source"),
         ({"driver_memory": "much"}, "audit.driver_memory"),
     ],
 )
 def test_duckdb_refuses_what_only_spark_has(bed, audit, named):
-    """A store on another machine and Spark's reader of Kafka are refused before anything is read."""
+    """Spark's reader of Kafka and a size that is none are refused before anything is read."""
     loaded = load(bed.config(), environment={}, settings=[f"audit.{key}={value}" for key, value in audit.items()])
     with pytest.raises(ConfigError) as raised:
         choice.open_engine(DUCKDB, loaded, {}, SparkOutput(is_shown=True))

@@ -60,8 +60,8 @@ def test_run_that_cannot_begin_leaves_no_older_pass(bed, tmp_path):
     text = f'"{path}"'
     assert 0 == run(bed.loaded(textfile=text), Wish(mode="once", engine="duckdb"))
     assert 0 == values(path)["txcore_audit_exit_code",]
-    loaded = load(bed.config(textfile=text), settings=["audit.store=s3://bucket/audit"], environment={})
-    with pytest.raises(ConfigError, match="DuckDB keeps runs in a folder"):
+    loaded = load(bed.config(textfile=text), settings=["audit.store=carrier-pigeon://coop/audit"], environment={})
+    with pytest.raises(UsageError, match="carrier-pigeon://coop/audit' cannot be opened"):
         run(loaded, Wish(mode="once", engine="duckdb"))
     assert 4 == values(path)["txcore_audit_exit_code",]
     with pytest.raises(UsageError, match="--mode once"):

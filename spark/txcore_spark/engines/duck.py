@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import duckdb
 import pyarrow as pa
@@ -16,6 +15,7 @@ from pyarrow import parquet
 
 from txcore.config.audit import AuditSection
 from txcore.errors import ConfigError
+from txcore_spark.engines.duck_files import DuckFiles
 from txcore_spark.engines.duck_frame import DuckFrame
 from txcore_spark.engines.duck_sql import literal, quoted
 from txcore_spark.frames import Wanted
@@ -26,6 +26,7 @@ from txcore_spark.store import LINES, ROWS, Store
 
 GROUP_ROWS: Final = 200_000
 """Rows of one group of a Parquet file: what a reader holds in memory before it writes."""
+FIRST: Final = "part-00000.parquet"
 _UNITS: Final = {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}
 
 
@@ -35,8 +36,8 @@ class DuckKeep:
     def __init__(self, engine: DuckEngine, store: Store, number: int, *, is_landed: bool) -> None:
         self.is_landed = is_landed
         self._engine = engine
-        self._folder = folder_of(store.place(number, ROWS))
-        self._lines = folder_of(store.place(number, LINES))
+        self._folder = store.place(number, ROWS)
+        self._lines = store.place(number, LINES)
         self._held = None if is_landed else engine.held(engine.read([]))
 
     def read(self, wanted: Wanted, settings: AuditSection) -> None:  # noqa: ARG002 - they are Spark's
@@ -50,9 +51,8 @@ class DuckKeep:
         try:
             for table in tables:
                 if writer is None:
-                    self._folder.mkdir(parents=True, exist_ok=True)
-                    place = self._folder / f"part-{len(_files(self._folder)):05d}.parquet"
-                    writer = parquet.ParquetWriter(place, SCHEMA, compression="zstd")
+                    count = len(self._engine.files.parquet_in(self._folder))
+                    writer = self._engine.files.writer(self._folder, f"part-{count:05d}.parquet")
                 writer.write_table(table)
         finally:
             if writer is not None:
@@ -64,7 +64,7 @@ class DuckKeep:
 
     def rows(self) -> DuckFrame:
         """See `Keep.rows`."""
-        return self._engine.read([self._folder.as_uri()]) if self._held is None else self._held
+        return self._engine.read([self._folder]) if self._held is None else self._held
 
     def lines(self, frame: DuckFrame) -> DuckFrame:
         """See `Keep.lines`."""
@@ -74,10 +74,9 @@ class DuckKeep:
         shown = ", ".join(quoted(each) for each in kept.columns if each != "doubt")
         parts = []
         for doubt in (0, 1):
-            place = self._lines / f"doubt={doubt}" / "part-00000.parquet"
-            place.parent.mkdir(parents=True)
-            self._engine.copy(f"SELECT {shown} FROM ({kept.sql}) WHERE doubt = {doubt}", place)
-            parts.append(f"SELECT {shown}, {doubt} AS doubt FROM {_parquet([place])}")
+            file = self._engine.files.made(f"{self._lines}/doubt={doubt}", FIRST)
+            self._engine.copy(f"SELECT {shown} FROM ({kept.sql}) WHERE doubt = {doubt}", file)
+            parts.append(f"SELECT {shown}, {doubt} AS doubt FROM {_parquet([file])}")
         kept.release()
         names = [*(each for each in kept.columns if each != "doubt"), "doubt"]
         return DuckFrame(self._engine.connection, " UNION ALL ".join(parts), names)
@@ -97,6 +96,7 @@ class DuckEngine:
 
     def __init__(self, memory: str = "2g") -> None:
         self.connection = duckdb.connect()
+        self.files = DuckFiles(self.connection)
         self._reading: dict[int, tuple[int, int]] = {}
         self._held: list[DuckFrame] = []
         scratch = Path(tempfile.gettempdir()) / f"txcore-audit-{secrets.token_hex(4)}"
@@ -114,12 +114,10 @@ class DuckEngine:
         """Return the engine for the settings of a configuration.
 
         Raises:
-            ConfigError: they name a store on another machine, a source that only Spark has, or no size of memory.
+            ConfigError: they name a source that only Spark has, or no size of memory.
         """
         if settings.kafka_source == "spark":
             raise ConfigError('audit.kafka_source = "spark" needs --engine spark', key="audit.kafka_source")
-        if "://" in settings.store:
-            folder_of(settings.store)
         return cls(settings.driver_memory)
 
     def close(self) -> None:
@@ -134,9 +132,8 @@ class DuckEngine:
 
     def read(self, places: Sequence[str]) -> DuckFrame:
         """See `Engine.read`."""
-        paths = [folder_of(place) for place in places]
-        packs = [each for each in paths if each.suffix == ".parquet"]
-        files = [each for path in paths if path not in packs for each in _files(path)]
+        packs = [file for each in places if each.endswith(".parquet") for file in self.files.parquet_in(each)]
+        files = [file for each in places if not each.endswith(".parquet") for file in self.files.parquet_in(each)]
         if not files and not packs:
             empty = ", ".join(f"CAST(NULL AS {_TYPES[str(each.type)]}) AS {quoted(each.name)}" for each in SCHEMA)
             return DuckFrame(self.connection, f"SELECT {empty} WHERE FALSE", SCHEMA.names)
@@ -147,9 +144,7 @@ class DuckEngine:
 
     def write(self, frame: DuckFrame, place: str) -> DuckFrame:
         """See `Engine.write`."""
-        folder = folder_of(place)
-        folder.mkdir(parents=True)
-        file = folder / "part-00000.parquet"
+        file = self.files.made(place, FIRST)
         self.copy(frame.sql, file)
         return DuckFrame(self.connection, f"SELECT * FROM {_parquet([file])}", frame.columns)
 
@@ -164,9 +159,9 @@ class DuckEngine:
         self.connection.execute(f"INSERT INTO {frame.table} SELECT * FROM new_rows")
         self.connection.unregister("new_rows")
 
-    def copy(self, sql: str, file: Path) -> None:
+    def copy(self, sql: str, file: str) -> None:
         """Write a query's rows to a Parquet file."""
-        self.connection.execute(f"COPY ({sql}) TO {literal(str(file))} (FORMAT parquet, COMPRESSION snappy)")
+        self.connection.execute(f"COPY ({sql}) TO {literal(file)} (FORMAT parquet, COMPRESSION snappy)")
 
     def expect(self, records: int) -> None:
         """See `Engine.expect`: DuckDB sees the sizes itself."""
@@ -191,26 +186,8 @@ class DuckEngine:
 _TYPES: Final = {"binary": "BLOB", "int32": "INTEGER", "int64": "BIGINT", "string": "VARCHAR"}
 
 
-def folder_of(place: str) -> Path:
-    """Return the folder of a place of a store.
-
-    Raises:
-        ConfigError: it is not on this machine.
-    """
-    parts = urlsplit(place)
-    if parts.scheme != "file":
-        raise ConfigError(
-            f"DuckDB keeps runs in a folder of this machine, not in {place!r}: --engine spark", key="audit.store"
-        )
-    return Path(unquote(parts.path))
-
-
-def _parquet(files: Sequence[Path]) -> str:
-    return f"read_parquet([{', '.join(literal(str(each)) for each in files)}], hive_partitioning = false)"
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.parquet"))
+def _parquet(files: Sequence[str]) -> str:
+    return f"read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
