@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import txcore
-from txcore import AsyncTransactionProducer, CheckPolicy, EndState, LocalTransactionState, Message, TransactionProducer
+from txcore import AsyncTransactionProducer, EndState, LocalTransactionState, Message, TransactionProducer
 from txcore.port import Backend
+from txcore_conformance.kit import patient_policy
 
 MESSAGE_COUNT: Final = 20
 BODIES: Final = tuple(b"%d" % number for number in range(MESSAGE_COUNT))
@@ -41,16 +42,12 @@ class _AsyncCommitting(txcore.AsyncTransactionListener):
         return LocalTransactionState.UNKNOWN
 
 
-def _policy(backend: Backend) -> CheckPolicy:
-    return CheckPolicy(immunity_s=CheckPolicy().immunity_s + backend.capabilities.release_time_max_s)
-
-
 def _require_accepted(results: Sequence[txcore.TransactionSendResult]) -> None:
     assert all(each.end is not None and each.end.state is EndState.ACCEPTED for each in results), results
 
 
 def _primitive(backend: Backend, group: str, topic: str) -> None:
-    producer = TransactionProducer(backend, group, policy=_policy(backend))
+    producer = TransactionProducer(backend, group, policy=patient_policy(backend))
     for body in BODIES:
         transaction = producer.begin()
         transaction.publish(Message(topic, body))
@@ -65,7 +62,7 @@ def _database(backend: Backend, group: str, topic: str) -> None:
         engine = sqlalchemy.create_engine(f"sqlite:///{folder}/shop.db")
         fence = txcore.SqlFence(engine)
         fence.create()
-        producer = TransactionProducer(backend, group, fence=fence, policy=_policy(backend))
+        producer = TransactionProducer(backend, group, fence=fence, policy=patient_policy(backend))
         for body in BODIES:
             with producer.transaction(engine) as transaction:
                 transaction.publish(Message(topic, body))
@@ -75,17 +72,17 @@ def _database(backend: Backend, group: str, topic: str) -> None:
 
 
 def _listener(backend: Backend, group: str, topic: str) -> None:
-    producer = TransactionProducer(backend, group, listener=_Committing(), policy=_policy(backend))
+    producer = TransactionProducer(backend, group, listener=_Committing(), policy=patient_policy(backend))
     _require_accepted([producer.send_message_in_transaction(Message(topic, body)) for body in BODIES])
 
 
 def _send_many(backend: Backend, group: str, topic: str) -> None:
-    producer = TransactionProducer(backend, group, listener=_Committing(), policy=_policy(backend))
+    producer = TransactionProducer(backend, group, listener=_Committing(), policy=patient_policy(backend))
     _require_accepted(producer.send_many((Message(topic, body), None) for body in BODIES))
 
 
 def _asyncio(backend: Backend, group: str, topic: str) -> None:
-    producer = AsyncTransactionProducer(backend, group, listener=_AsyncCommitting(), policy=_policy(backend))
+    producer = AsyncTransactionProducer(backend, group, listener=_AsyncCommitting(), policy=patient_policy(backend))
 
     async def send() -> None:
         _require_accepted(await producer.send_many([(Message(topic, body), None) for body in BODIES]))

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 from txcore import (
+    AsyncTransactionProducer,
     Checker,
     CheckPolicy,
     Event,
@@ -56,6 +57,11 @@ FAST: Final = Limits(
     refusals_max=2,
     checkpoint_interval_s=0.0,
 )
+
+
+def patient_policy(backend: Backend) -> CheckPolicy:
+    """Return a policy that gives a local transaction the default time, also on a slow backend."""
+    return CheckPolicy(immunity_s=CheckPolicy().immunity_s + backend.capabilities.release_time_max_s)
 
 
 def wait_until(
@@ -230,9 +236,12 @@ class Kit:
 
     def producer(self, listener: TransactionListener | None = None, **options: Any) -> TransactionProducer:
         """Return a producer whose local transactions have the default time, also on a slow backend."""
-        immunity_s = CheckPolicy().immunity_s + self.backend.capabilities.release_time_max_s
-        options = {"policy": CheckPolicy(immunity_s=immunity_s)} | options
+        options = {"policy": patient_policy(self.backend)} | options
         return TransactionProducer(self.backend, self.group, listener=listener, **options)
+
+    def async_producer(self, **options: Any) -> AsyncTransactionProducer:
+        """Return such a producer for asyncio."""
+        return AsyncTransactionProducer(self.backend, self.group, policy=patient_policy(self.backend), **options)
 
     def hasty_producer(self, listener: TransactionListener | None = None, **options: Any) -> TransactionProducer:
         """Return a producer whose halves are checked after the harness's `immunity_s`."""

@@ -11,7 +11,6 @@ import pytest
 
 from txcore import (
     AsyncTransactionListener,
-    AsyncTransactionProducer,
     EndState,
     ListenerTransaction,
     LocalTransactionState,
@@ -140,7 +139,7 @@ class Coroutines(AsyncTransactionListener):
 
 def test_async_styles_deliver_like_the_blocking_ones(kit: Kit, topic: str) -> None:
     """Primitives, listener and `send_many` under asyncio end as in blocking code."""
-    producer = AsyncTransactionProducer(kit.backend, kit.group, listener=Coroutines())
+    producer = kit.async_producer(listener=Coroutines())
 
     async def run() -> list[EndState | None]:
         transaction = producer.begin()
@@ -281,7 +280,7 @@ def test_async_database_style_delivers(kit: Kit, topic: str, tmp_path: Path) -> 
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
         fence = AsyncSqlFence(engine)
         await fence.create()
-        producer = AsyncTransactionProducer(kit.backend, kit.group, fence=fence)
+        producer = kit.async_producer(fence=fence)
         async with producer.transaction(engine) as transaction:
             await transaction.connection.execute(sqlalchemy.text("CREATE TABLE orders (name TEXT)"))
             transaction.publish(Message(topic, b"body"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from txcore import AsyncTransactionProducer, EndState, Message
+from txcore import EndState, Message
 from txcore.fence import FenceAnswer
 from txcore.records import OpKind
 from txcore_conformance.kit import COMMIT, ROLLBACK, Answers, Kit
@@ -100,7 +100,7 @@ def test_a_fenced_rollback_of_a_committed_transaction_is_a_conflict(
 
 def test_async_rollbacks_deliver_nothing(kit: Kit, topic: str) -> None:
     """The asynchronous primitives roll back like the blocking ones."""
-    producer = AsyncTransactionProducer(kit.backend, kit.group)
+    producer = kit.async_producer()
 
     async def run() -> EndState:
         transaction = producer.begin()
