@@ -23,7 +23,7 @@ class DuckFiles:
             return files, path, ""
         kind = files.type_name
         if kind not in self._registered:
-            from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415 - a local store needs it not
+            from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415 - only another file system needs it
 
             self._registered[kind] = files
             self._connection.register_filesystem(ArrowFSWrapper(files, skip_instance_cache=True))
