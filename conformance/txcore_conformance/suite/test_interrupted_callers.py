@@ -135,11 +135,15 @@ def test_an_interrupt_at_any_place_leaves_the_backend_at_work(
     checked = kit.hasty_producer(service)
     call(checked, topic)  # the group and the topic are known
     interrupts, quiet_count = Interrupts(TimeLimitError), 0
+
+    def interrupted() -> None:
+        with suppress(TimeLimitError, HalfUnknownError), interrupts.armed():
+            call(checked, topic)
+
     with _limits():
         while quiet_count < QUIET_COUNT:
             tried_count = len(interrupts.tried)
-            with suppress(TimeLimitError, HalfUnknownError), interrupts.armed():
-                call(checked, topic)
+            _within(kit.timeout_s, interrupted)
             quiet_count = 0 if len(interrupts.tried) > tried_count else quiet_count + 1
             try:
                 _within(kit.timeout_s, lambda: _certain(lambda: call(producer, topic)))
