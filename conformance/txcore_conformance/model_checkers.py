@@ -8,6 +8,7 @@ is possible.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from txcore.checker.decide import Decision
 from txcore_conformance.model_fold import Judgement, judged
@@ -27,6 +28,9 @@ from txcore_conformance.model_state import (
     send,
     terms_of,
 )
+
+OP_FIRST: Final = ("op_before_target", "released_before_target")
+"""Mutants whose owner writes the end before it publishes."""
 
 
 def checker(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edge]:
@@ -107,7 +111,7 @@ def _plan(c: Configuration, judgement: Judgement) -> str:
 
 
 def _publish_plan(c: Configuration) -> str:
-    return "commit" if c.mutant in ("op_before_target", "released_before_target") else "publish 1"
+    return "commit" if c.mutant in OP_FIRST else "publish 1"
 
 
 def _discard_plan(c: Configuration) -> str:
@@ -163,7 +167,7 @@ def _act(c: Configuration, s: State, slot: Slot, me: Session) -> Iterator[Edge]:
         name = f"op {record.kind}" if record.kind in ("COMMIT", "COMMITTED", "ROLLBACK") else record.kind
         return send(c, s, f"{slot}: {name}", record, (acked, unknown))
 
-    op_first = c.mutant in ("op_before_target", "released_before_target")
+    op_first = c.mutant in OP_FIRST
     match me.phase:
         case "decide for the owner":
             acked = then("publish 1") if c.mutant == "published_before_read_back" else idle

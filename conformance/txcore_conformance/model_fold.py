@@ -105,8 +105,7 @@ class _Read:
         if entry.decision:
             pending.decision, pending.is_journaled = OpKind[entry.decision], True
         if entry.committed:
-            places = [position for position, op in enumerate(self._ops, 1) if op.kind == OpKind.COMMITTED]
-            pending.commit(places[0])
+            pending.commit(next(at for at, op in enumerate(self._ops, 1) if op.kind == OpKind.COMMITTED))
         if entry.missing:
             pending.note(missing=entry.missing)
         folded_to, token = (0, LIVE) if entry.generation else (-1, b"")

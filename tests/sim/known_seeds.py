@@ -20,7 +20,7 @@ KNOWN = json.loads(PATH.read_text(encoding="utf-8"))
 def found(job):
     """Return the mutant with its profile, and the seed; None if there is none."""
     name = " ".join(job)
-    result = first_failure(*job, known=[KNOWN[name]] if name in KNOWN else [])
+    result = first_failure(*job, known=[KNOWN.get(name, 0)])
     return name, result and result.seed
 
 

@@ -230,26 +230,27 @@ def test_work_that_is_not_lent_now_is_not_left_undone(kit, topic, monkeypatch):
         assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]
 
 
-def test_a_lock_that_an_interrupted_borrower_kept_is_replaced(kit, topic, monkeypatch):
-    """The poll thread takes the work back from a borrower that ended without releasing the lock."""
+@pytest.fixture
+def kept(kit, topic, monkeypatch):
+    """The lock of the poll, which a borrower has acquired that does nothing more."""
     monkeypatch.setattr(poll_lending, "KEPT_S", 0.01)
-    producer = kit.backend._producing
     raw.append(kit, raw.half(kit, topic))
-    kept = producer._lending.polling
-    assert kept.acquire(timeout=PATIENCE_S)
-    kit.until(lambda: producer._lending.polling is not kept, "another lock")
+    lock = kit.backend._producing._lending.polling
+    assert lock.acquire(timeout=PATIENCE_S)
+    return lock
+
+
+def test_a_lock_that_an_interrupted_borrower_kept_is_replaced(kit, topic, kept):
+    """The poll thread takes the work back from a borrower that ended without releasing the lock."""
+    kit.until(lambda: kit.backend._producing._lending.polling is not kept, "another lock")
     batch = Recorder([raw.half(kit, topic)])
     kit.backend.append_halves(batch)
     assert raw.statuses(batch.wait(kit.backend, PATIENCE_S)) == [Status.DURABLE]
 
 
-def test_callers_that_ask_again_do_not_keep_an_interrupted_borrowers_lock(kit, topic, monkeypatch):
+def test_callers_that_ask_again_do_not_keep_an_interrupted_borrowers_lock(kit, kept):
     """The poll thread takes the work back though other callers borrow it again and again, and wait in vain."""
-    monkeypatch.setattr(poll_lending, "KEPT_S", 0.01)
     producer = kit.backend._producing
-    raw.append(kit, raw.half(kit, topic))
-    kept = producer._lending.polling
-    assert kept.acquire(timeout=PATIENCE_S)
 
     def replaced():
         producer.poll(0.001, lambda: False, comes_again=True)

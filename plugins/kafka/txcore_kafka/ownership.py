@@ -206,10 +206,8 @@ class KafkaClaim:
             until_s = self._clock.elapsed_s() + drain_s
             for partition in sorted(each.partition for each in partitions):
                 self._holdings.revoke(partition, until_s)
-            while self._holdings.draining and not self.is_closed:
-                left_s = until_s - self._clock.elapsed_s()
-                if left_s <= 0 or not self._answered.wait(left_s):
-                    break
+            while self._holdings.draining and not self.is_closed and (left_s := until_s - self._clock.elapsed_s()) > 0:
+                self._answered.wait(left_s)
         self._on_lost(consumer, partitions)
 
     def _on_lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:

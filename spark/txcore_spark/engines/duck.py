@@ -132,8 +132,10 @@ class DuckEngine:
 
     def read(self, places: Sequence[str]) -> DuckFrame:
         """See `Engine.read`."""
-        packs = [file for each in places if each.endswith(".parquet") for file in self.files.parquet_in(each)]
-        files = [file for each in places if not each.endswith(".parquet") for file in self.files.parquet_in(each)]
+        packs: list[str] = []
+        files: list[str] = []
+        for place in places:
+            (packs if place.endswith(".parquet") else files).extend(self.files.parquet_in(place))
         if not files and not packs:
             empty = ", ".join(f"CAST(NULL AS {_TYPES[str(each.type)]}) AS {quoted(each.name)}" for each in SCHEMA)
             return DuckFrame(self.connection, f"SELECT {empty} WHERE FALSE", SCHEMA.names)

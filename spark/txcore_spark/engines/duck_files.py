@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote, urlsplit
+
 import duckdb
 from pyarrow import fs, parquet
 
@@ -14,20 +16,27 @@ class DuckFiles:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
-        self._registered: dict[str, fs.FileSystem] = {}
+        self._roots: dict[str, tuple[fs.FileSystem, str, str]] = {}
 
     def _opened(self, place: str) -> tuple[fs.FileSystem, str, str]:
         """Return the file system of a place, the path in it, and what DuckDB puts before the path."""
-        files, path = opened(place)
-        if isinstance(files, fs.LocalFileSystem):
-            return files, path, ""
-        kind = files.type_name
-        if kind not in self._registered:
-            from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415 - only another file system needs it
+        parts = urlsplit(place)
+        root = f"{parts.scheme}://{parts.netloc}/"
+        if root not in self._roots:  # once, as Arrow may ask S3 for a bucket's region
+            self._roots[root] = self._opened_root(root)
+        files, base, before = self._roots[root]
+        return files, base + unquote(parts.path), before
 
-            self._registered[kind] = files
+    def _opened_root(self, root: str) -> tuple[fs.FileSystem, str, str]:
+        files, base = opened(root)
+        if isinstance(files, fs.LocalFileSystem):
+            return files, base.rstrip("/"), ""
+        from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415 - only another file system needs it
+
+        before = f"{files.type_name}://"
+        if all(known != before for _, _, known in self._roots.values()):
             self._connection.register_filesystem(ArrowFSWrapper(files, skip_instance_cache=True))
-        return self._registered[kind], path, f"{kind}://"
+        return files, base.rstrip("/"), before
 
     def parquet_in(self, place: str) -> list[str]:
         """Return the Parquet files in a folder, as DuckDB names them; the file itself if the place is one."""
