@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ def origin_of(loaded: Loaded) -> dict[str, Any]:
     }
 
 
+@cache  # reading them is a tenth of an incremental step, and a process has one version of each
 def _versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:

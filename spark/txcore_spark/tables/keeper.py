@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from pyarrow import dataset
 
 from txcore.errors import UsageError
@@ -81,9 +81,11 @@ class Keeper:
         raise _busy(name)
 
     def _opened(self, name: str) -> DeltaTable:
-        return DeltaTable.create(
-            self._store.table(name), schema=SCHEMAS[name], mode="ignore", name=name, configuration=SETTINGS
-        )
+        place = self._store.table(name)
+        try:
+            return DeltaTable(place)
+        except TableNotFoundError:  # `create` alone would read a known table's log twice
+            return DeltaTable.create(place, schema=SCHEMAS[name], mode="ignore", name=name, configuration=SETTINGS)
 
     def _merge(self, table: DeltaTable, mark: CommitProperties, manifest: Manifest) -> None:
         found = results.found_in(self._store, manifest)
