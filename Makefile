@@ -333,6 +333,17 @@ $(MOTO)/.installed: | $(BIN)/python
 audit-s3: $(DEV) $(MOTO)/.installed ## the audit on DuckDB with its store on S3, which a local server speaks (minutes)
 	TXCORE_MOTO_SERVER=$(abspath $(MOTO))/bin/moto_server $(BIN)/pytest -q -o faulthandler_timeout=300 tests/audit/test_s3.py
 
+# What pyspark's extra `connect` adds to the packages of $(DEV).
+CONNECT ?= $(VENV)/connect
+$(CONNECT)/.installed: $(DEV)
+	rm -rf $(CONNECT)
+	$(PIP) install --no-deps --target $(CONNECT) "grpcio>=1.76" "grpcio-status>=1.76" "zstandard>=0.25"
+	@touch $@
+
+.PHONY: audit-connect
+audit-connect: $(CONNECT)/.installed ## the audit on a Spark Connect server of this machine (minutes)
+	PYTHONPATH=$(abspath $(CONNECT)) $(BIN)/pytest -q -o faulthandler_timeout=600 tests/audit/test_connect.py
+
 .PHONY: cutover
 cutover: $(FRAMEWORKS)/.installed ## move examples/from-rocketmq from a real RocketMQ to Kafka and back, with killed shops (minutes)
 	PYTHONPATH=. $(FRAMEWORKS)/bin/pytest -q -s -o faulthandler_timeout=500 examples/from-rocketmq/tests

@@ -208,18 +208,17 @@ def topic_counts(rows: Frame) -> list[dict[str, Any]]:
     return counted.collect()
 
 
-def severities_of(counts: Mapping[str, int], rules: Mapping[str, Any], gap_count: int) -> dict[str, Severity]:
+def severities_of(counts: Mapping[str, int], rules: Mapping[str, Any]) -> dict[str, Severity]:
     """Return the severity of each verdict that was found, by the configuration's thresholds."""
     found: dict[str, Severity] = {}
-    for name, count in {**counts, **({Verdict.COVERAGE_GAP.name: gap_count} if gap_count else {})}.items():
+    for name, count in counts.items():
         rule = rules.get(name)
         severity = SEVERITIES[Verdict[name]]
         if rule is not None and rule.severity:
             severity = Severity[rule.severity.upper()]
         if rule is not None and count <= rule.count_max:
             severity = Severity.INFO
-        if count:
-            found[name] = severity
+        found[name] = severity
     return found
 
 

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from txcore.audit.verdicts import Thresholds, exit_code
+from txcore.audit.verdicts import Thresholds, Verdict, exit_code
 from txcore.clock import Clock, SystemClock
 from txcore.config import Loaded
 from txcore_spark import copies, coverage, findings, horizons, packs, retention, screening, tally, topics
@@ -263,10 +263,11 @@ class Audit:
         parts = {name: kept[name] + step.parts[name] for name in kept}
         gaps = [coverage.described(scope, gap) for gap in covered.gaps]
         gaps += coverage.unproven(scope, covered, parts["unproven"])
-        counts = Counter[str]()
+        found = Counter({Verdict.COVERAGE_GAP.name: len(gaps)})
         for each in parts["verdicts"]:
-            counts[each["verdict"]] += each["count"]
-        severities = findings.severities_of(counts, self._loaded.config.audit.rules, len(gaps))
+            found[each["verdict"]] += each["count"]
+        counts = {each.name: found[each.name] for each in Verdict if found[each.name]}
+        severities = findings.severities_of(counts, self._loaded.config.audit.rules)
         again = {each["bucket"] for each in parts["transactions"] if each["pending"]}
         again |= {each["bucket"] for each in parts["unproven"]} | step.again
         if covered.gaps:
@@ -282,7 +283,7 @@ class Audit:
                 "until_ms": window.until_ms,
                 "exit_code": exit_code(set(severities.values())),
                 "severities": {name: severity.name.lower() for name, severity in severities.items()},
-                "counts": dict(counts) | ({"COVERAGE_GAP": len(gaps)} if gaps else {}),
+                "counts": counts,
                 "backends": scope.backends,
                 "groups": scope.groups,
                 "secret": scope.secret,

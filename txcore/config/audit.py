@@ -86,7 +86,11 @@ class AuditSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
         str, Meta(min_length=1, description="directory, or on Spark URI of any Hadoop file system, that keeps its runs")
     ] = "txcore-audit"
     master: Annotated[
-        str, Meta(description="Spark master; empty for the one of `spark-submit`, else all cores of this machine")
+        str,
+        Meta(
+            description="Spark master, or `sc://host:port` of a Spark Connect server; empty for the one of "
+            "`spark-submit`, else all cores of this machine"
+        ),
     ] = ""
     driver_memory: Annotated[str, Meta(description="memory of DuckDB, or of Spark's Java process, such as `2g`")] = "2g"
     grace_s: Annotated[

@@ -1,7 +1,7 @@
 """The Spark session: the caller's, or one with the audit's settings; an error names what is missing on this machine.
 
-What the caller has set wins: options of `spark-submit`, `spark-defaults.conf`, a session that is open. Only what the
-verdicts or passwords depend on is set in each session that is made here.
+What the caller has set wins: options of `spark-submit`, `spark-defaults.conf`, a Spark Connect server's, a session that
+is open. Only what the verdicts or passwords depend on is set in each session that is made here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from txcore.errors import BackendNotInstalledError, ConfigError
+from txcore_spark.engines.spark_connect import connected, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +27,9 @@ NEEDED: Final[Mapping[str, str]] = {
     "spark.sql.files.ignoreMissingFiles": "false",
     # Options that hold passwords; Spark keeps them out of its logs and plans.
     "spark.sql.redaction.options.regex": "(?i)url|jaas",
-    # Gaps and ranges are counted exactly once per attempt that counts: a task is never run twice at a time.
-    "spark.speculation": "false",
 }
+ONCE: Final[Mapping[str, str]] = {"spark.speculation": "false"}
+"""Gaps and ranges are counted exactly once per attempt that counts: a task is never run twice at a time."""
 QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 """For a session on this machine; `spark-submit` has its own."""
 CHOSEN: Final[Mapping[str, str]] = {
@@ -37,6 +39,8 @@ CHOSEN: Final[Mapping[str, str]] = {
     "spark.sql.maxConcurrentOutputFileWriters": "4",
 }
 """For speed; the caller's value wins."""
+_CHOSEN_IN: Final[WeakKeyDictionary[SparkSession, set[str]]] = WeakKeyDictionary()
+"""Keys that `choose` has set in a session: it may set them again."""
 
 INTERPRETED: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -71,15 +75,17 @@ def is_open() -> bool:
 
     try:
         SparkSession.active()
-    except PySparkRuntimeError:
+    except (PySparkRuntimeError, ImportError):  # or a server is named, and packages of Spark Connect are missing
         return False
     return True
 
 
 def choose(session: SparkSession, key: str, value: str) -> None:
-    """Set a value for speed, unless the configuration with which the session was made has one."""
-    if not session.sparkContext.getConf().contains(key):
+    """Set a value for speed, unless the caller has set one."""
+    chosen = _CHOSEN_IN.setdefault(session, set())
+    if key in chosen or key not in session.conf.getAll:
         session.conf.set(key, value)
+        chosen.add(key)
 
 
 def open_session(
@@ -88,11 +94,12 @@ def open_session(
     """Return the session of this process, made if there is none.
 
     Args:
-        jars: Folder of jars for the session.
+        master: Spark master, or address of a Spark Connect server, `sc://host:port`.
+        jars: Folder of jars for the session; a server has its own.
 
     Raises:
-        BackendNotInstalledError: pyspark is missing.
-        ConfigError: there is no Java, or no jar in the folder.
+        BackendNotInstalledError: pyspark is missing, or what it needs for Spark Connect.
+        ConfigError: there is no Java, no jar in the folder, or no Spark Connect server at the master's address.
     """
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency, imported when needed
@@ -100,6 +107,9 @@ def open_session(
         raise BackendNotInstalledError("the audit", str(error.name), "spark") from error
     if is_open():
         session = SparkSession.active()
+    elif is_remote(master):
+        session = connected(SparkSession.builder, master, {**NEEDED, **(settings or {})})
+        _choose_all(session)
     else:
         require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -125,13 +135,16 @@ def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str,
         builder = builder.master(master or "local[*]")
     if not is_submitted():
         builder = builder.config("spark.driver.memory", driver_memory).config(map=dict(QUIET))
-    for key, value in {**NEEDED, **settings}.items():
-        builder = builder.config(key, value)
+    builder = builder.config(map={**NEEDED, **ONCE, **settings})
     session: SparkSession = builder.appName("txcore audit").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    _choose_all(session)
+    return session
+
+
+def _choose_all(session: SparkSession) -> None:
     for key, value in CHOSEN.items():
         choose(session, key, value)
-    return session
 
 
 @contextmanager

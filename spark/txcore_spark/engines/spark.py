@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from txcore_spark.engines.session import choose, interpreted
 from txcore_spark.engines.spark_frame import SparkFrame
 from txcore_spark.engines.spark_keep import SparkKeep
+from txcore_spark.engines.spark_stages import stages_of
 from txcore_spark.rows import SPARK_SCHEMA
 from txcore_spark.store import Store
 
@@ -30,6 +31,7 @@ class SparkEngine:
     def __init__(self, session: SparkSession, *, is_own: bool = False) -> None:
         self.session = session
         self._is_own = is_own
+        self._stages = stages_of(session)
         self.expect(0)
 
     def close(self) -> None:
@@ -64,10 +66,4 @@ class SparkEngine:
 
     def tasks(self, known: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """See `Engine.tasks`: one part is a stage."""
-        tracker = self.session.sparkContext.statusTracker()
-        found = {}
-        for number in {*tracker.getActiveStageIds(), *known}:
-            info = tracker.getStageInfo(number)
-            if info is not None:
-                found[number] = (info.numCompletedTasks, info.numTasks)
-        return found
+        return self._stages(known)
