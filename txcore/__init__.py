@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from txcore.checker.checker import Checker, CheckerStats, CheckReport
-from txcore.checker.limits import Limits
-from txcore.checker.partition_owner import PartitionStats
 from txcore.errors import (
     BackendConflictError,
     BackendNotInstalledError,
@@ -49,8 +46,6 @@ from txcore.listener import (
 )
 from txcore.message import CheckPolicy, LocalTransactionState, Message
 from txcore.message_table import CancelState
-from txcore.operator.lists import ParkedHalf, PendingHalf
-from txcore.operator.operator import Operator
 from txcore.producer.asynchronous import AsyncTransaction, AsyncTransactionProducer
 from txcore.producer.producer import Transaction, TransactionProducer
 from txcore.producer.transaction import current_transaction
@@ -61,7 +56,12 @@ from txcore.serializers import Serializer
 from txcore.signing import GroupKeys, SigningKeys
 
 if TYPE_CHECKING:
+    from txcore.checker.checker import Checker, CheckerStats, CheckReport
+    from txcore.checker.limits import Limits
+    from txcore.checker.partition_owner import PartitionStats
     from txcore.inbox import AsyncInbox, Inbox
+    from txcore.operator.lists import ParkedHalf, PendingHalf
+    from txcore.operator.operator import Operator
     from txcore.outbox.relay import Relay, RelayLimits, RelayStats
     from txcore.sqlfence import AsyncSqlFence, SqlFence
 
@@ -138,26 +138,41 @@ __all__ = [
 ]
 
 
+_HOMES: Final = {
+    "AsyncInbox": "inbox",
+    "AsyncSqlFence": "sqlfence",
+    "CheckReport": "checker.checker",
+    "Checker": "checker.checker",
+    "CheckerStats": "checker.checker",
+    "Inbox": "inbox",
+    "Limits": "checker.limits",
+    "Operator": "operator.operator",
+    "ParkedHalf": "operator.lists",
+    "PartitionStats": "checker.partition_owner",
+    "PendingHalf": "operator.lists",
+    "Relay": "outbox.relay",
+    "RelayLimits": "outbox.relay",
+    "RelayStats": "outbox.relay",
+    "SqlFence": "sqlfence",
+}
+"""Modules of the names that are imported on first access."""
+
 # Events are silent until the application configures logging.
 logging.getLogger("txcore").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that need SQLAlchemy, and the version, only on first access."""
-    if name in {"AsyncSqlFence", "SqlFence"}:
-        from txcore import sqlfence
-
-        return getattr(sqlfence, name)
-    if name in {"Relay", "RelayLimits", "RelayStats"}:
-        from txcore.outbox import relay
-
-        return getattr(relay, name)
-    if name in {"AsyncInbox", "Inbox"}:
-        from txcore import inbox
-
-        return getattr(inbox, name)
+    """Import what a producer does not need only on first access: SQLAlchemy, checker, relay, operator, inbox."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("txcore")
-    raise AttributeError(f"module 'txcore' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'txcore' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"txcore.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

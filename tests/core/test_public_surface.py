@@ -46,6 +46,23 @@ def test_all_is_sorted_and_every_name_is_there():
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", txcore.__version__)
 
 
+@pytest.mark.parametrize(
+    ("program", "unused"),
+    [
+        ("import txcore", ("txcore.checker", "txcore.operator", "txcore.outbox", "txcore.sqlfence", "sqlalchemy")),
+        (
+            "import txcore.sqlfence",
+            ("txcore.checker", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "sqlalchemy.dialects."),
+        ),
+    ],
+)
+def test_an_import_loads_nothing_that_a_producer_does_not_use(program, unused):
+    """A service that starts pays for its own parts only."""
+    code = f"{program}, sys; print([each for each in sys.modules if each.startswith({unused!r})])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
+
+
 def test_all_is_complete():
     """`__all__` contains each public name that the module imports, and each error."""
     imported = {
@@ -53,7 +70,7 @@ def test_all_is_complete():
         for name, value in vars(txcore).items()
         if not name.startswith("_")
         and not inspect.ismodule(value)
-        and name not in {"annotations", "Any", "TYPE_CHECKING"}
+        and name not in {"annotations", "Any", "TYPE_CHECKING", "Final"}
     }
     assert set() == imported - set(txcore.__all__)
     assert {

@@ -15,7 +15,6 @@ from txcore.errors import ConfigError, UsageError
 from txcore.ids import first_id_at
 from txcore.inbox.identity import message_id_of
 from txcore.inbox.table import InboxTable
-from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.connections import border_of, on_border
 from txcore.sqlfence.definitions import inbox_ddl, inbox_metadata
 from txcore.sqlfence.dialects import ROWS_MAX
@@ -26,6 +25,8 @@ from txcore.sqlfence.schema import tables_named
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
     from txcore.sqlfence.border import Border
@@ -201,7 +202,7 @@ class Inbox(InboxCore[Engine]):
         return at_once(self._prune(keep_s))
 
 
-class AsyncInbox(InboxCore[AsyncEngine]):
+class AsyncInbox(InboxCore["AsyncEngine"]):
     """`Inbox` for asyncio: on an AsyncEngine, with AsyncConnections and AsyncSessions.
 
     Both kinds read and write the same tables.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine
 from txcore.sqlfence.connections import on_border
 from txcore.sqlfence.fence_core import FenceCore
 from txcore.sqlfence.fence_table import CHUNK
@@ -13,6 +12,8 @@ from txcore.sqlfence.schema import LOWEST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from txcore.connections import AsyncDatabaseConnection
     from txcore.fence import FenceReading
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from txcore.sqlfence.prune import IsClosed, PruneResult
 
 
-class AsyncSqlFence(FenceCore[AsyncEngine]):
+class AsyncSqlFence(FenceCore["AsyncEngine"]):
     """`SqlFence` for asyncio: on an AsyncEngine, with AsyncConnections and AsyncSessions.
 
     One serves a whole service in one event loop: its producer, and a `Checker` with that `event_loop`. A prune waits

@@ -7,23 +7,33 @@ asynchronous connection is served by running the same blocking border inside SQL
 from __future__ import annotations
 
 import functools
+import operator
 import sqlite3
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.orm import Session, scoped_session
 
 from txcore.errors import FenceMisuseError
-from txcore.sqlfence.asynchronous import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from txcore.sqlfence.border import MYSQL, POSTGRESQL, SQLITE, Border, Mark, Row, Values, Writer
+from txcore.sqlfence.kinds import (
+    async_connections,
+    async_scoped_sessions,
+    async_sessions,
+    is_async_engine,
+    scoped_sessions,
+    sessions,
+)
 from txcore.sqlfence.plain import SqliteBorder
 from txcore.sqlfence.savepoints import open_savepoints
 from txcore.sqlfence.writers import DriverWriter, is_psycopg, writer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.orm import Session
 
     from txcore.connections import AsyncDatabaseConnection
     from txcore.sqlfence.identity import Database
@@ -33,7 +43,6 @@ T = TypeVar("T")
 _FAMILIES: Final = {"postgresql": POSTGRESQL, "mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
 _MARK: Final = "_txcore_fence_mark"
 _WRITER: Final = "txcore_writer"
-_ASYNC_KINDS: Final = (AsyncConnection, AsyncSession, async_scoped_session)
 
 
 class _Ended:
@@ -180,7 +189,7 @@ class SessionBorder(SqlAlchemyBorder):
         try:
             self._used = session.connection()
         except UnboundExecutionError:  # bound per mapper: use the fence's database
-            engine = self._engine.sync_engine if isinstance(self._engine, AsyncEngine) else self._engine
+            engine = self._engine.sync_engine if is_async_engine(self._engine) else self._engine
             self._used = session.connection(bind_arguments={"bind": engine})
         return self._used
 
@@ -213,11 +222,11 @@ def border_of(connection: Any, engine: Any = None) -> Border:
 @functools.lru_cache(maxsize=64)
 def _maker_of(kind: type[Any]) -> Callable[[Any, Any], Border]:
     """Return the function that makes the border of a connection of this class and its engine; one lookup per class."""
-    if issubclass(kind, scoped_session):
+    if issubclass(kind, scoped_sessions()):
         return lambda connection, engine: SessionBorder(connection(), engine)
     if issubclass(kind, Connection):
         return SqlAlchemyBorder
-    if issubclass(kind, Session):
+    if issubclass(kind, sessions()):
         return SessionBorder
     if issubclass(kind, sqlite3.Connection):
         return lambda connection, _: SqliteBorder(connection)
@@ -225,7 +234,7 @@ def _maker_of(kind: type[Any]) -> Callable[[Any, Any], Border]:
         from txcore.sqlfence.psycopg3 import PsycopgBorder  # noqa: PLC0415 - needs psycopg
 
         return lambda connection, _: PsycopgBorder(connection)
-    if issubclass(kind, _ASYNC_KINDS):
+    if issubclass(kind, async_connections()):
         raise FenceMisuseError(
             "SqlFence and Inbox take blocking connections, "
             f"not an {kind.__qualname__}: use AsyncSqlFence and AsyncInbox with that"
@@ -244,7 +253,7 @@ def is_async(connection: Any) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _is_async_kind(kind: type[Any]) -> bool:
-    return issubclass(kind, _ASYNC_KINDS)
+    return issubclass(kind, async_connections())
 
 
 async def on_border(
@@ -291,8 +300,17 @@ def mark_of(connection: Any) -> Mark | None:
 
 def inner_of(connection: Any) -> Any:
     """Return the blocking object in an asynchronous kind (None if not connected), or the object itself."""
-    if not is_async(connection):
-        return connection
-    if isinstance(connection, async_scoped_session):
-        connection = connection()
-    return connection.sync_session if isinstance(connection, AsyncSession) else connection.sync_connection
+    kind: Any = type(connection)
+    return _opener_of(kind)(connection)
+
+
+@functools.lru_cache(maxsize=64)
+def _opener_of(kind: type[Any]) -> Callable[[Any], Any]:
+    """Return the function from a connection of this class to the blocking object in it."""
+    if issubclass(kind, async_scoped_sessions()):
+        return lambda connection: connection().sync_session
+    if issubclass(kind, async_sessions()):
+        return operator.attrgetter("sync_session")
+    if issubclass(kind, async_connections()):
+        return operator.attrgetter("sync_connection")
+    return lambda connection: connection

@@ -9,6 +9,7 @@ identities. It also completes the row of schema version 1, and changes nothing e
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -32,7 +33,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql.elements import quoted_name
 
@@ -58,17 +59,32 @@ class Types(msgspec.Struct, frozen=True):
     now: str
 
 
-TYPES: Final = {
-    POSTGRESQL: Types(
-        id=UUID(),
-        small=SmallInteger(),
-        group=String(GROUP_LENGTH_MAX),
-        body=LargeBinary(),
-        digest=LargeBinary(),
-        time=TIMESTAMP(timezone=True),
-        now="clock_timestamp()",
-    ),
-    MYSQL: Types(
+@cache  # a database's package is loaded with its first table: those of three cost a tenth of the import of a fence
+def types_of(family: str) -> Types:
+    """Return the types of a family of databases."""
+    if family == POSTGRESQL:
+        return Types(
+            id=UUID(),
+            small=SmallInteger(),
+            group=String(GROUP_LENGTH_MAX),
+            body=LargeBinary(),
+            digest=LargeBinary(),
+            time=TIMESTAMP(timezone=True),
+            now="clock_timestamp()",
+        )
+    if family == SQLITE:
+        return Types(
+            id=BLOB(),
+            small=Integer(),
+            group=Text(),
+            body=BLOB(),
+            digest=BLOB(),
+            time=Text(),
+            now="(strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
+        )
+    from sqlalchemy.dialects import mysql  # noqa: PLC0415 - see above
+
+    return Types(
         id=BINARY(16),
         small=mysql.TINYINT(),
         group=mysql.VARCHAR(GROUP_LENGTH_MAX, collation="utf8mb4_bin"),
@@ -76,18 +92,9 @@ TYPES: Final = {
         digest=BINARY(DIGEST_BYTES),
         time=mysql.TIMESTAMP(fsp=3),
         now="CURRENT_TIMESTAMP(3)",
-    ),
-    SQLITE: Types(
-        id=BLOB(),
-        small=Integer(),
-        group=Text(),
-        body=BLOB(),
-        digest=BLOB(),
-        time=Text(),
-        now="(strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
-    ),
-}
-_DIALECTS: Final[dict[str, Any]] = {POSTGRESQL: postgresql.dialect, MYSQL: mysql.dialect, SQLITE: sqlite.dialect}
+    )
+
+
 _PG_DRAWN: Final = """\
 CAST(encode(substr(sha256(convert_to(concat_ws('/', random(), random(),
       clock_timestamp(), pg_backend_pid()), 'UTF8')), 1, 16), 'hex') AS uuid)"""
@@ -99,7 +106,7 @@ UNHEX(LEFT(SHA2(CONCAT_WS('/', RAND(), RAND(), RAND(),
 
 def fence_metadata(family: str, tables: Tables) -> MetaData:
     """Return the tables of a fence."""
-    made, types = MetaData(), TYPES[family]
+    made, types = MetaData(), types_of(family)
     length = [CheckConstraint("length(transaction_id) = 16")] if family == SQLITE else []
     fence = (
         Column("transaction_id", types.id, primary_key=True),
@@ -129,7 +136,7 @@ def fence_metadata(family: str, tables: Tables) -> MetaData:
 
 def inbox_metadata(family: str, tables: Tables) -> MetaData:
     """Return the tables of an inbox."""
-    made, types = MetaData(), TYPES[family]
+    made, types = MetaData(), types_of(family)
     inbox = (
         Column("transaction_id", types.id, primary_key=True),
         Column("message_index", Integer, primary_key=True),
@@ -158,7 +165,7 @@ def inbox_ddl(family: str, tables: Tables) -> list[str]:
 
 def added_columns(family: str, tables: Tables) -> dict[str, dict[str, str]]:
     """Return the names and types of the columns that schema version 2 added, by table."""
-    types, dialect = TYPES[family], _DIALECTS[family]()
+    types, dialect = types_of(family), _sqlalchemy_dialect(family)
     return {
         tables.meta: {"identity": types.id.compile(dialect=dialect), "server": "text", "adopted": "text"},
         tables.fence: {"digest": types.digest.compile(dialect=dialect)},
@@ -231,7 +238,7 @@ def _number(family: str, *, is_key: bool) -> Column[Any]:
 
 
 def _add_later(made: MetaData, family: str, name: str) -> None:
-    types = TYPES[family]
+    types = types_of(family)
     columns = (
         _number(family, is_key=True),
         Column("transaction_id", types.id, nullable=False),
@@ -251,7 +258,7 @@ def _add_later(made: MetaData, family: str, name: str) -> None:
 
 
 def _add_message(made: MetaData, family: str, name: str) -> None:
-    types = TYPES[family]
+    types = types_of(family)
     is_key = family == POSTGRESQL  # there an index less is to be kept: rows are found by their id
     columns = (
         _number(family, is_key=False),
@@ -281,6 +288,10 @@ def _add(made: MetaData, name: str, *parts: Any, **options: Any) -> None:
     Table(quoted_name(table, quote=False), made, *parts, **options)
 
 
+def _sqlalchemy_dialect(family: str) -> Any:
+    return registry.load(family)()
+
+
 def _time(name: str, types: Types) -> Column[Any]:
     return Column(name, types.time, nullable=False, server_default=text(types.now))
 
@@ -291,7 +302,7 @@ def _lowest(family: str) -> str:
 
 def _statements(metadata: MetaData, family: str) -> list[str]:
     """Return the statements that create the tables and indexes that are missing."""
-    made, dialect = [], _DIALECTS[family]()
+    made, dialect = [], _sqlalchemy_dialect(family)
     for table in metadata.tables.values():
         create = _tidied(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
         if family == MYSQL:  # it has no CREATE INDEX IF NOT EXISTS

@@ -14,13 +14,13 @@ from txcore.clock import Clock, SystemClock
 from txcore.errors import ConfigError, UsageError
 from txcore.ids import TransactionId, known_id
 from txcore.sqlfence import identity
-from txcore.sqlfence.asynchronous import AsyncEngine
 from txcore.sqlfence.border import POSTGRESQL, Border
 from txcore.sqlfence.definitions import fence_ddl, fence_metadata
 from txcore.sqlfence.dialects import ROWS_MAX, FenceRow
 from txcore.sqlfence.families import dialect_of
 from txcore.sqlfence.fence_row import RowKeeper, check_arguments
 from txcore.sqlfence.identity import Adoption, Database
+from txcore.sqlfence.kinds import is_async_engine
 from txcore.sqlfence.prune import IsClosed, PruneResult, prune_steps, via_table
 from txcore.sqlfence.runners import Runner, require_engine
 from txcore.sqlfence.savepoints import watch_savepoints
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 EngineT = TypeVar("EngineT", bound="Engine | AsyncEngine")
 DEFAULT_TABLE: Final = "txcore_tx"
@@ -198,4 +199,4 @@ class FenceTable(Generic[EngineT]):
 
     def _watch(self, engine: Any) -> None:
         if self._dialect.family != POSTGRESQL:
-            watch_savepoints(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
+            watch_savepoints(engine.sync_engine if is_async_engine(engine) else engine)

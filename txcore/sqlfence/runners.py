@@ -12,18 +12,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session
 
 from txcore.errors import BackendUnavailableError, ConfigError, TxcoreError
 from txcore.fence import FenceAnswer
-from txcore.sqlfence.asynchronous import HAS_ASYNCIO, AsyncConnection, AsyncEngine, AsyncSession
 from txcore.sqlfence.border import Border
 from txcore.sqlfence.checks import Readings, no_answers
 from txcore.sqlfence.connections import border_of
 from txcore.sqlfence.failures import Cause, failure_of
+from txcore.sqlfence.kinds import async_sessions, has_asyncio, is_async_engine, sessions
 from txcore.sqlfence.prune import LOCK_TIMEOUT_S, Contended, PruneResult, PruneSteps, Wait, transact
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
     from txcore.sqlfence.dialects import Dialect
 
 T = TypeVar("T")
@@ -49,16 +50,16 @@ def require_engine(user: type[Any], engine: object, *, is_async: bool) -> None:
     Raises:
         ConfigError: *engine* is not an AsyncEngine, or not an Engine.
     """
-    if isinstance(engine, AsyncEngine if is_async else Engine):
+    name, has_greenlet = user.__name__, not is_async or has_asyncio()
+    if (is_async_engine(engine) if is_async else isinstance(engine, Engine)) and has_greenlet:
         return
-    name = user.__name__
     wanted, other = ("AsyncEngine", name.removeprefix("Async")) if is_async else ("Engine", f"Async{name}")
     text = f"{name} takes a SQLAlchemy {wanted}, not a {type(engine).__module__}.{type(engine).__qualname__}"
-    if is_async and not HAS_ASYNCIO:
+    if not has_greenlet and not isinstance(engine, Engine):
         text = f"{name} needs greenlet, without which SQLAlchemy has no asyncio: pip install 'txcore[asyncio]'"
-    if isinstance(engine, Engine | AsyncEngine):
+    elif is_async_engine(engine) or isinstance(engine, Engine):
         text = f"{name} takes a SQLAlchemy {wanted}, and this is an {type(engine).__name__}: use {other}"
-    elif isinstance(engine, Session | AsyncSession):
+    elif isinstance(engine, sessions() + async_sessions()):
         publisher = "async_session.AsyncSessionPublisher" if is_async else "session.SessionPublisher"
         text += f"; publish in a Session by txcore.integrations.{publisher}"
     raise ConfigError(text, key="engine")
@@ -77,7 +78,7 @@ class Runner:
         secret: str | None,
         sleep: Callable[[float], Any] | None = None,
     ) -> None:
-        self.is_async = isinstance(engine, AsyncEngine)
+        self.is_async = is_async_engine(engine)
         self._engine: Any = engine
         self._dialect = dialect
         self._secret = secret
