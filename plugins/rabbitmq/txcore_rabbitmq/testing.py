@@ -33,7 +33,7 @@ class RabbitmqHarness(BrokerHarness):
     """A RabbitMQ broker; topics with one of `REFUSING_NAMES` are exchanges with one bound queue, all others queues."""
 
     broker_name = "rabbitmq"
-    url_options = "?claim_heartbeat_s=2&drain_s=1"
+    url_options = "?claim_heartbeat_s=2&drain_s=1&delivery_timeout_s=4"
     silent_member_max_s = 8.0
 
     def __init__(self, broker: Broker | None = None) -> None:
