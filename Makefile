@@ -333,6 +333,15 @@ $(MOTO)/.installed: | $(BIN)/python
 audit-s3: $(DEV) $(MOTO)/.installed ## the audit on DuckDB with its store on S3, which a local server speaks (minutes)
 	TXCORE_MOTO_SERVER=$(abspath $(MOTO))/bin/moto_server $(BIN)/pytest -q -o faulthandler_timeout=300 tests/audit/test_s3.py
 
+S3_JARS ?= $(VENV)/s3-jars
+$(S3_JARS)/.installed: tests/audit/s3_jars.py | $(DEV)
+	$(BIN)/python tests/audit/s3_jars.py $(S3_JARS)
+	@touch $@
+
+.PHONY: audit-s3-spark
+audit-s3-spark: $(S3_JARS)/.installed ## the same on Spark, too, with Hadoop's jars for S3, which are 690 MB (minutes)
+	TXCORE_S3_JARS=$(abspath $(S3_JARS)) $(MAKE) audit-s3
+
 # What pyspark's extra `connect` adds to the packages of $(DEV).
 CONNECT ?= $(VENV)/connect
 $(CONNECT)/.installed: $(DEV)
