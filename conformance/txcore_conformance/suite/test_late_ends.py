@@ -10,7 +10,7 @@ from txcore import EndState, Message, UsageError
 from txcore.records import OpKind, Status
 from txcore.runtime import instrumentation
 from txcore_conformance import raw
-from txcore_conformance.kit import COMMIT, ROLLBACK, UNKNOWN, Answers, Kit, Observed
+from txcore_conformance.kit import COMMIT, ROLLBACK, UNKNOWN, Answers, Kit, Observed, patient_policy
 
 
 def _after_immunity(kit: Kit, topic: str, **options: Any) -> Any:
@@ -144,7 +144,7 @@ def test_a_handle_of_another_group_is_refused(kit: Kit, topic: str) -> None:
     from txcore import TransactionProducer  # noqa: PLC0415
 
     handle = transaction.handle()
-    foreign = TransactionProducer(kit.backend, f"{kit.group}-other")
+    foreign = TransactionProducer(kit.backend, f"{kit.group}-other", policy=patient_policy(kit.backend))
     with pytest.raises(UsageError, match=kit.group):
         foreign.attach(handle)
     for damaged in (handle[:-4], "A" + handle[1:], "", "no handle", handle[: len(handle) // 2]):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from txcore import ClosedError, EndState, Message
-from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Kit
+from txcore_conformance.kit import COMMIT, UNKNOWN, Answers, Kit, patient_policy
 
 
 def test_a_closed_producer_refuses_new_work(kit: Kit, topic: str) -> None:
@@ -36,7 +36,7 @@ def test_a_producer_on_a_closed_backend_sends_nothing(kit: Kit, topic: str) -> N
 
     backend = kit.open()
     listener = Answers(local=COMMIT)
-    producer = TransactionProducer(backend, kit.group, listener=listener)
+    producer = TransactionProducer(backend, kit.group, listener=listener, policy=patient_policy(backend))
     kit.wait(backend.close(kit.timeout_s))
     with pytest.raises((HalfRefusedError, ClosedError)):
         producer.send_message_in_transaction(Message(topic, b"body"))
@@ -49,7 +49,7 @@ def test_closing_under_load_loses_no_accepted_transaction(kit: Kit, topic: str) 
     from txcore import TransactionProducer, TxcoreError  # noqa: PLC0415
 
     backend = kit.open()
-    producer = TransactionProducer(backend, kit.group)
+    producer = TransactionProducer(backend, kit.group, policy=patient_policy(backend))
     accepted: list[bytes] = []
 
     def work(name: int) -> None:

@@ -162,7 +162,7 @@ def test_a_topic_that_became_a_queue_is_reported(kit, readers):
 def test_a_transaction_reaches_the_consumer(kit, readers):
     """A committed transaction's message reaches the consumer with its key and body."""
     consumer = readers.open("group")
-    producer = txcore.TransactionProducer(kit.backend, kit.group)
+    producer = kit.producer()
     transaction = producer.begin()
     transaction.publish(txcore.Message(readers.topic, b"hello", key=b"k"))
     transaction.prepare()
