@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -34,19 +33,20 @@ class Interrupts:
         self._error = error
         self._places: dict[CodeType, frozenset[int]] = {}
 
-    @contextmanager
-    def armed(self) -> Iterator[None]:
-        """Raise within this block, at most once: at the first place that was not tried before."""
+    def during(self, call: Callable[[], object]) -> None:
+        """Call, and raise at most once: at the first place that was not tried before.
+
+        This is no block of a `with`, of which the end would be a place, too: the collector would end its trace at any
+        later time, and a trace that ends while the interpreter calls it breaks the interpreter.
+        """
         before = sys.gettrace()
         sys.settrace(self._called)
         try:
-            yield
+            call()
         finally:
             sys.settrace(before)
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:  # noqa: ARG002
-        if frame.f_code.co_filename == __file__:
-            return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._stepped
 

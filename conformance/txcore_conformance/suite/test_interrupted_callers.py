@@ -137,8 +137,8 @@ def test_an_interrupt_at_any_place_leaves_the_backend_at_work(
     interrupts, quiet_count = Interrupts(TimeLimitError), 0
 
     def interrupted() -> None:
-        with suppress(TimeLimitError, HalfUnknownError), interrupts.armed():
-            call(checked, topic)
+        with suppress(TimeLimitError, HalfUnknownError):
+            interrupts.during(lambda: call(checked, topic))
 
     with _limits():
         while quiet_count < QUIET_COUNT:

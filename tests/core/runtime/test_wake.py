@@ -70,15 +70,19 @@ def test_threads_that_set_at_a_time_raise_nothing():
 def test_a_result_can_be_set_after_any_interrupt_of_a_waiter():
     """An exception at each place of a waiting call keeps no lock: another thread sets the result, and it is there."""
     interrupts, quiet_count = Interrupts(TimeLimitError), 0
+
+    def wait():
+        future.add_done_callback(id)
+        future.done()
+        future.result(PATIENCE_S)
+
     while quiet_count < QUIET_COUNT:
         tried_count, future = len(interrupts.tried), running()
         setter = threading.Timer(0.001, future.set_result, ("set",))
         setter.daemon = True
         setter.start()
-        with suppress(TimeLimitError), interrupts.armed():
-            future.add_done_callback(id)
-            future.done()
-            future.result(PATIENCE_S)
+        with suppress(TimeLimitError):
+            interrupts.during(wait)
         setter.join(PATIENCE_S)
         assert not setter.is_alive(), interrupts.place
         assert future.result(0) == "set"
