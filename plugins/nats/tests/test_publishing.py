@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from types import SimpleNamespace
 
-import pytest
-from txcore_nats.connection import LoopThread
 from txcore_nats.publishing import Publisher, Sending
 
 from txcore.records import Status
-
-
-def test_a_request_that_a_signal_interrupts_does_not_stop_the_later_ones(monkeypatch):
-    """A caller is interrupted while it wakes the thread; the next request wakes it."""
-    loop, is_awake, done = LoopThread("under-test"), threading.Event(), threading.Event()
-    try:
-        loop.call(is_awake.set)
-        assert is_awake.wait(10)
-        with monkeypatch.context() as patched:
-            patched.setattr(loop.loop, "call_soon_threadsafe", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                loop.call(is_awake.clear)
-        loop.call(done.set)
-        assert done.wait(10)
-    finally:
-        loop.stop(10)
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
 
 
 def test_an_end_that_raises_costs_no_other_its_deadline():

@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import errno
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 from nats import errors
 from nats.aio.client import Client
 
+from txcore.backends.request_thread import RequestThread
 from txcore.clock import Randomness
 from txcore.errors import BackendTimeoutError, BackendUnavailableError, ClosedError, ConfigError, TxcoreError
 from txcore_nats.client import EncryptedClient, LinkClient
@@ -37,18 +36,11 @@ PONGS_MAX: Final = 2  #: PONGs after which an answer to all that was sent before
 _REPLIES_REFUSED: Final = "permissions violation for subscription"
 
 
-class LoopThread:
-    """A daemon thread that owns an asyncio loop; other threads enter through `call` only.
-
-    The thread starts with the first call. Requests run in the order in which they were handed over.
-    """
+class LoopThread(RequestThread):
+    """The thread of an asyncio loop."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._is_woken = False
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        super().__init__(name, _log, "nats.request_error")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -57,21 +49,6 @@ class LoopThread:
         """The loop; it exists after the thread was started."""
         assert self._loop is not None
         return self._loop
-
-    def call(self, request: Callable[[], None]) -> None:
-        """Run *request* soon on the thread; callable from any thread. One wake-up serves all waiting requests."""
-        if self._thread is None:
-            self._start()
-        self._inbox.append(request)
-        if not self._is_woken:
-            try:
-                self._is_woken = True
-                self.loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                pass  # the loop was closed: no caller waits for an answer any more
-            except BaseException:  # an exception of a signal's handler: the next request must wake the thread
-                self._is_woken = False
-                raise
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run *coroutine* as a task; callable on the thread only. Its errors are logged."""
@@ -87,13 +64,14 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self.loop.stop)
             thread.join(timeout_s)
 
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
+    def _make_loop(self) -> None:
+        self._loop = asyncio.new_event_loop()
+
+    def _wake(self, run: Callable[[], None]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(run)
+        except RuntimeError:  # the loop was closed: no caller waits for an answer any more
+            return
 
     def _run(self) -> None:
         loop = self.loop
@@ -106,15 +84,6 @@ class LoopThread:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S) if tasks else asyncio.sleep(0))
             loop.close()
-
-    def _drain(self) -> None:
-        # Cleared first: a request that is appended after this is found here, or its caller wakes the thread again.
-        self._is_woken = False
-        while self._inbox:
-            try:
-                self._inbox.popleft()()
-            except Exception:  # noqa: BLE001 - a failing request must not affect the others
-                _log.exception("nats.request_error")
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

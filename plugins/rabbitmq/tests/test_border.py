@@ -74,26 +74,6 @@ def test_checkpoints_and_markers_travel():
             decode_announcement(body)
 
 
-def test_a_request_that_a_signal_interrupts_does_not_stop_the_later_ones(monkeypatch):
-    """A caller is interrupted while it wakes the thread; the next request wakes it."""
-    loop, is_awake, done = LoopThread("under-test"), threading.Event(), threading.Event()
-    try:
-        loop.call(is_awake.set)
-        assert is_awake.wait(10)
-        with monkeypatch.context() as patched:
-            patched.setattr(loop.ioloop, "add_callback_threadsafe", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                loop.call(is_awake.clear)
-        loop.call(done.set)
-        assert done.wait(10)
-    finally:
-        loop.stop(10)
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
 def test_a_failing_request_is_logged_and_takes_no_other_along(caplog):
     """Errors of a request, or inside the loop itself, are logged, and the thread runs later requests."""
     loop, done = LoopThread("under-test"), threading.Event()

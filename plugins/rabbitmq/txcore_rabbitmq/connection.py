@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -17,6 +16,7 @@ from pika import exceptions
 from pika.adapters.select_connection import IOLoop  # type: ignore[import-untyped]
 from pika.adapters.utils.connection_workflow import AMQPConnectorException  # type: ignore[import-untyped]
 
+from txcore.backends.request_thread import RequestThread
 from txcore.errors import TxcoreError
 from txcore_rabbitmq.coalescing import CoalescingConnection
 from txcore_rabbitmq.codec import translate
@@ -34,25 +34,13 @@ CONNECT_ERRORS: Final = (exceptions.AMQPError, AMQPConnectorException, OSError)
 """What pika raises when it cannot connect: its steps' own errors and those of TLS are no `AMQPError`."""
 
 
-class LoopThread:
-    """A daemon thread that owns pika's loop; other threads enter through `call` only.
-
-    The first call creates thread and loop. Requests run in the order in which they were handed over.
-    """
+class LoopThread(RequestThread):
+    """The thread of pika's loop."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        super().__init__(name, _log, "rabbitmq.request_error")
         self._ioloop: Any = None
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._is_woken = False
         self._is_stopped = False
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def backlog(self) -> int:
-        """The number of requests that wait to run."""
-        return len(self._inbox)
 
     @property
     def ioloop(self) -> Any:
@@ -60,28 +48,16 @@ class LoopThread:
         return self._ioloop
 
     def call(self, request: Callable[[], None]) -> None:
-        """Run *request* soon on the thread; callable from any thread. One wake-up serves all waiting requests.
-
-        After `stop` the request runs at once on the calling thread, and finds all closed.
-        """
+        """See `RequestThread.call`. After `stop` the request runs on the calling thread, and finds all closed."""
         if self._is_stopped:
-            self._guarded(request)
-            return
-        if self._thread is None:
-            self._start()
-        self._inbox.append(request)
-        if not self._is_woken:
-            try:
-                self._is_woken = True
-                self._ioloop.add_callback_threadsafe(self._drain)
-            except BaseException:  # an exception of a signal's handler: the next request must wake the thread
-                self._is_woken = False
-                raise
+            self._run_one(request)
+        else:
+            super().call(request)
 
     def later(self, delay_s: float, request: Callable[[], None]) -> None:
         """Run *request* after *delay_s* seconds; callable on the thread only. After `stop` it does nothing."""
         if not self._is_stopped:
-            self._ioloop.call_later(delay_s, functools.partial(self._guarded, request))
+            self._ioloop.call_later(delay_s, functools.partial(self._run_one, request))
 
     def stop(self, timeout_s: float) -> None:
         """End the thread and wait for it; requests that still wait run on the calling thread; idempotent."""
@@ -92,16 +68,14 @@ class LoopThread:
         self._ioloop.add_callback_threadsafe(self._ioloop.stop)
         thread.join(timeout_s)
         if not thread.is_alive():
-            self._drain()
+            self._run_waiting()
             self._ioloop.close()
 
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._ioloop = IOLoop()
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
+    def _make_loop(self) -> None:
+        self._ioloop = IOLoop()
+
+    def _wake(self, run: Callable[[], None]) -> None:
+        self._ioloop.add_callback_threadsafe(run)
 
     def _run(self) -> None:
         while not self._is_stopped:
@@ -109,18 +83,6 @@ class LoopThread:
                 self._ioloop.start()
             except Exception:  # noqa: BLE001 - an error inside pika must not end the thread that settles all items
                 _log.exception("rabbitmq.loop_error", extra={"txcore": {"loop": self._name}})
-
-    def _drain(self) -> None:
-        # Cleared first: a request that is appended after this is found here, or its caller wakes the thread again.
-        self._is_woken = False
-        while self._inbox:
-            self._guarded(self._inbox.popleft())
-
-    def _guarded(self, request: Callable[[], None]) -> None:
-        try:
-            request()
-        except Exception:  # noqa: BLE001 - a failing request must not affect the others
-            _log.exception("rabbitmq.request_error", extra={"txcore": {"loop": self._name}})
 
 
 class _Answers(logging.Filter):
