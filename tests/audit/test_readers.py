@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import msgspec
+from confluent_kafka import KafkaError, KafkaException
 from txcore_conformance import brokers
 from txcore_conformance.brokers.security import PASSWORD
 from txcore_conformance.kit import error_of, wait_until
@@ -312,6 +313,39 @@ def trimmed(world, group, ranges):
         made.trim(group.bed.group, LogKind.HALF, wanted.place.partition, (wanted.start + wanted.end) // 2)
     made.stop()
     return True
+
+
+class Leaderless:
+    """A consumer whose first questions find no leader; with *count* of -1, all of them."""
+
+    def __init__(self, consumer, count):
+        self._consumer = consumer
+        self._count = count
+
+    def __getattr__(self, name):
+        return getattr(self._consumer, name)
+
+    def get_watermark_offsets(self, *arguments, **options):
+        if self._count:
+            self._count -= 1
+            raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+        return self._consumer.get_watermark_offsets(*arguments, **options)
+
+
+def test_a_partition_whose_leader_moves_is_asked_for_again(world):
+    """For as long as the reader waits for a record; then it is an error, and so a gap."""
+    if world.name != "kafka":
+        pytest.skip("only Kafka has leaders that a client must find")
+    group = Group(world)
+    for count, timeout_s in ((2, 10.0), (-1, 0.3)):
+        broker = reader_of(world.url).open_broker(world.url, timeout_s)
+        broker._consumers = {level: Leaderless(each, count) for level, each in broker._consumers.items()}
+        if count > 0:
+            assert sum(each.count for each in broker.edges(group.source("half"))) == COUNT
+        else:
+            with pytest.raises(BackendTimeoutError, match="bounds"):
+                broker.edges(group.source("half"))
+        broker.close()
 
 
 def test_a_queue_that_cannot_be_replayed_is_refused_and_unchanged(world):

@@ -68,16 +68,12 @@ _SETTINGS: Final = frozenset(
         KafkaError._INVALID_ARG,  # noqa: SLF001
     }
 )
-_TIMEOUTS: Final = frozenset(
-    {
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        KafkaError.REQUEST_TIMED_OUT,
-        # A new topic's leader, or one that just moved: a second request gets the answer.
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-    }
-)
+_LEADERLESS: Final = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
+_TIMEOUTS: Final = _LEADERLESS | {
+    KafkaError._TIMED_OUT,  # noqa: SLF001
+    KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+    KafkaError.REQUEST_TIMED_OUT,
+}
 
 
 def kafka_error(error: BaseException | KafkaError | None) -> KafkaError | None:
@@ -91,6 +87,12 @@ def is_missing(error: BaseException | KafkaError | None) -> bool:
     """Return whether a topic or partition does not exist."""
     cause = kafka_error(error)
     return cause is not None and cause.code() in _MISSING
+
+
+def is_leaderless(error: BaseException) -> bool:
+    """Return whether a partition's leader is new, or has just moved: a later request gets the answer."""
+    cause = kafka_error(error)
+    return cause is not None and cause.code() in _LEADERLESS
 
 
 def is_too_large(error: KafkaError) -> bool:

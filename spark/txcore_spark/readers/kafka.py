@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from time import sleep
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,10 +18,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it lists no 
     ResourceType,
 )
 from txcore_kafka.clients import make_admin, make_consumer
-from txcore_kafka.codec import translated
+from txcore_kafka.codec import is_leaderless, translated
 from txcore_kafka.ends import is_end_marker
 from txcore_kafka.options import Options, is_own_topic, parse_url, topic_name
 
+from txcore.clock import SystemClock
 from txcore.errors import BackendTimeoutError, ConfigError, TxcoreError
 from txcore.records import LogKind
 from txcore_spark.plan import (
@@ -39,6 +41,8 @@ from txcore_spark.plan import (
 from txcore_spark.rows import Rows, joined_headers
 
 POLL_S: Final = 0.25
+LEADER_PAUSE_S: Final = 0.1
+"""Time, in seconds, between two requests to a partition that has no leader."""
 CONSUMED_MAX: Final = 5_000
 CONSUMER_GROUP: Final = "txcore-audit"
 READ_COMMITTED: Final = "read_committed"
@@ -51,6 +55,7 @@ class KafkaBroker:
     def __init__(self, options: Options, timeout_s: float) -> None:
         self._options = options
         self._timeout_s = timeout_s
+        self._clock = SystemClock()
         self._admin = make_admin(options.connection())
         self._consumers = {level: _consumer(options, level) for level in (READ_COMMITTED, READ_UNCOMMITTED)}
 
@@ -70,12 +75,7 @@ class KafkaBroker:
         is_dense = self._is_dense(source)
         edges = []
         for partition in sorted(found.partitions):
-            try:
-                low, high = consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=self._timeout_s, cached=False
-                )
-            except KafkaException as error:
-                raise translated(error, f"asking for the bounds of {topic!r}") from error
+            low, high = self._bounds(consumer, TopicPartition(topic, partition))
             edges.append(Edge(partition, low, high, is_truncated=low > 0, count=high - low if is_dense else None))
         return edges
 
@@ -96,6 +96,19 @@ class KafkaBroker:
             replace(part, expected=part.end - part.start if is_dense else None)
             for part in split_evenly(wanted, records_max)
         ]
+
+    def _bounds(self, consumer: Any, place: TopicPartition) -> tuple[int, int]:
+        """Return the bounds of a partition, asked for again while it has no leader."""
+        until_s = self._clock.elapsed_s() + self._timeout_s
+        while True:
+            try:
+                low, high = consumer.get_watermark_offsets(place, timeout=self._timeout_s, cached=False)
+            except KafkaException as error:
+                if not is_leaderless(error) or self._clock.elapsed_s() >= until_s:
+                    raise translated(error, f"asking for the bounds of {place.topic!r}") from error
+                sleep(LEADER_PAUSE_S)
+            else:
+                return low, high
 
     def _is_dense(self, source: Source) -> bool:
         """Return whether every offset holds a record, without a marker of a transaction between our records."""
