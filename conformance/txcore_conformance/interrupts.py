@@ -40,6 +40,8 @@ class Interrupts:
         later time, and a trace that ends while the interpreter calls it breaks the interpreter.
         """
         before = sys.gettrace()
+        # From Python 3.12 on, a trace has instructions only if a frame asked for them before it began.
+        sys._getframe().f_trace_opcodes = True  # noqa: SLF001
         sys.settrace(self._called)
         try:
             call()
