@@ -59,6 +59,15 @@ class Types(msgspec.Struct, frozen=True):
     now: str
 
 
+_PG_DRAWN: Final = """\
+CAST(encode(substr(sha256(convert_to(concat_ws('/', random(), random(),
+      clock_timestamp(), pg_backend_pid()), 'UTF8')), 1, 16), 'hex') AS uuid)"""
+# Only functions whose values a binary log of statements repeats on a replica: UUID() and RANDOM_BYTES() are not.
+_MYSQL_DRAWN: Final = """\
+UNHEX(LEFT(SHA2(CONCAT_WS('/', RAND(), RAND(), RAND(),
+  NOW(6), CONNECTION_ID()), 256), 32))"""
+
+
 @cache  # a database's package is loaded with its first table: those of three cost a tenth of the import of a fence
 def types_of(family: str) -> Types:
     """Return the types of a family of databases."""
@@ -93,15 +102,6 @@ def types_of(family: str) -> Types:
         time=mysql.TIMESTAMP(fsp=3),
         now="CURRENT_TIMESTAMP(3)",
     )
-
-
-_PG_DRAWN: Final = """\
-CAST(encode(substr(sha256(convert_to(concat_ws('/', random(), random(),
-      clock_timestamp(), pg_backend_pid()), 'UTF8')), 1, 16), 'hex') AS uuid)"""
-# Only functions whose values a binary log of statements repeats on a replica: UUID() and RANDOM_BYTES() are not.
-_MYSQL_DRAWN: Final = """\
-UNHEX(LEFT(SHA2(CONCAT_WS('/', RAND(), RAND(), RAND(),
-  NOW(6), CONNECTION_ID()), 256), 32))"""
 
 
 def fence_metadata(family: str, tables: Tables) -> MetaData:

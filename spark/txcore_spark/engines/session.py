@@ -107,13 +107,15 @@ def open_session(
         raise BackendNotInstalledError("the audit", str(error.name), "spark") from error
     if is_open():
         session = SparkSession.active()
-    elif is_remote(master):
-        session = connected(SparkSession.builder, master, {**NEEDED, **(settings or {})})
-        _choose_all(session)
     else:
-        require_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        session = _built(SparkSession.builder, master, driver_memory, {**(settings or {}), **_jars(jars)})
+        if is_remote(master):
+            session = connected(SparkSession.builder, master, {**NEEDED, **(settings or {})})
+        else:
+            require_java()
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            session = _built(SparkSession.builder, master, driver_memory, {**(settings or {}), **_jars(jars)})
+        for key, value in CHOSEN.items():
+            choose(session, key, value)
     from txcore_spark.engines.sources import register  # noqa: PLC0415
 
     register(session)
@@ -138,13 +140,7 @@ def _built(builder: Any, master: str, driver_memory: str, settings: Mapping[str,
     builder = builder.config(map={**NEEDED, **ONCE, **settings})
     session: SparkSession = builder.appName("txcore audit").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    _choose_all(session)
     return session
-
-
-def _choose_all(session: SparkSession) -> None:
-    for key, value in CHOSEN.items():
-        choose(session, key, value)
 
 
 @contextmanager
