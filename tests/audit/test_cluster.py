@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -14,26 +13,23 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import pyspark
 from beds import Bed
+from spark_processes import SAME, SUBMIT, environment
 
 from txcore.audit.verdicts import Verdict
 
 MASTER = "local-cluster[2,1,1024]"
 TIMEOUT_S = 900
 ROOT = Path(__file__).parents[2]
-SPARK_HOME = Path(pyspark.__file__).parent
 PACKAGES = ("txcore", "spark/txcore_spark", "plugins/sqlite/txcore_sqlite")
-SAME = ("counts", "severities", "exit_code", "records", "gaps")
 
 
-def audited(command, bed, *settings, **environment):
+def audited(command, bed, *settings, **more):
     """Run the audit in its own process, and return its summary."""
     command = [*command, "--config", str(bed.config()), "--mode", "once", "--json"]
     command += [part for setting in settings for part in ("--set", setting)]
-    environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable} | environment
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False, cwd=bed.folder
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**more), check=False, cwd=bed.folder
     )
     assert ended.stdout, ended.stderr[-3_000:]
     return json.loads(ended.stdout)
@@ -57,7 +53,7 @@ def test_a_cluster_gives_the_same_verdicts_as_one_process(bed):
     assert 12 <= len(alone["counts"])
     script = bed.folder / "audit.py"
     script.write_text("from txcore_spark.command import main\nraise SystemExit(main())\n", encoding="utf-8")
-    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", MASTER, "--py-files", str(zipped(bed.folder))]
+    submit = [SUBMIT, "--master", MASTER, "--py-files", str(zipped(bed.folder))]
     shipped = audited([*submit, str(script)], bed, PYSPARK_PYTHON=str(bare_python(bed.folder)))
     assert {key: alone[key] for key in SAME} == {key: shipped[key] for key in SAME}
 

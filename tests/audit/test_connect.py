@@ -18,14 +18,12 @@ from txcore_conformance.kit import wait_until
 
 pytest.importorskip("pyspark")
 
-import pyspark
+from spark_processes import SAME, SUBMIT, environment
 
 from txcore.audit.verdicts import Verdict
 
 HAS_PACKAGES = importlib.util.find_spec("grpc") is not None
 TIMEOUT_S = 600
-SAME = ("counts", "severities", "exit_code", "records", "gaps")
-SPARK_HOME = Path(pyspark.__file__).parent
 SETTINGS = (
     "spark.connect.grpc.binding.address=127.0.0.1",
     "spark.connect.grpc.binding.port=0",
@@ -44,12 +42,11 @@ def server(folder, *settings):
     require_spark()
     log = folder / "server.log"
     options = [part for each in (*SETTINGS, *settings) for part in ("--conf", each)]
-    command = [SPARK_HOME / "bin" / "spark-submit", "--master", "local[2]", *options, "--name", "server"]
+    command = [SUBMIT, "--master", "local[2]", *options, "--name", "server"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
     with (
         log.open("wb") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=folder) as process,
+        subprocess.Popen(command, stdout=output, stderr=output, env=environment(), cwd=folder) as process,
     ):
         try:
             started = re.compile(r"server started at: 127\.0\.0\.1:(\d+)")
@@ -75,12 +72,12 @@ def bed(tmp_path):
     made.writer.close()
 
 
-def ended(bed, *arguments, **environment):
+def ended(bed, *arguments, **more):
     """Run the audit in its own process, without Java on its path."""
     command = [sys.executable, "-m", "txcore_spark", "--config", str(bed.config()), "--json", *arguments]
-    environment = os.environ | {"PATH": str(Path(sys.executable).parent), "JAVA_HOME": ""} | environment
+    without_java = os.environ | {"PATH": str(Path(sys.executable).parent), "JAVA_HOME": ""} | more
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=bed.folder, env=environment
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=bed.folder, env=without_java
     )
 
 

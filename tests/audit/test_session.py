@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import require_spark
 
 pytest.importorskip("pyspark")
 
-import pyspark
+from spark_processes import SUBMIT, environment
 
 TIMEOUT_S = 300
-SPARK_HOME = Path(pyspark.__file__).parent
+SERVER = "sc://127.0.0.1:1"
 OPENED = """
 import sys
 from txcore.config import load
@@ -65,7 +64,7 @@ def shown(bed, script, command, *arguments):
     ended = subprocess.run(
         [*command, str(path), str(bed.config()), *arguments],
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=bed.folder,
-        env=os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable},
+        env=environment(),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return [line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("shown")]
@@ -85,6 +84,18 @@ def test_what_spark_submit_was_given_wins(bed):
     """Its options and spark-defaults.conf win, except for what the verdicts depend on."""
     defaults = bed.folder / "defaults.conf"
     defaults.write_text("spark.sql.parquet.compression.codec snappy\n", encoding="utf-8")
-    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[1]", "--properties-file", str(defaults)]
+    submit = [SUBMIT, "--master", "local[1]", "--properties-file", str(defaults)]
     submit += ["--conf", "spark.sql.shuffle.partitions=5", "--conf", "spark.sql.session.timeZone=Asia/Tokyo"]
     assert shown(bed, SUBMITTED, submit) == [["5", "UTC", "snappy"]]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is not None, reason="the packages of Spark Connect are installed")
+@pytest.mark.parametrize("variables", [{}, {"SPARK_REMOTE": SERVER}], ids=["master", "environment"])
+def test_a_server_without_its_packages_names_the_extra(bed, variables):
+    """One sentence, wherever the server's address comes from."""
+    settings = [] if variables else ["--set", f"audit.master={SERVER}"]
+    command = [sys.executable, "-m", "txcore_spark", "--config", str(bed.config()), "--engine", "spark", *settings]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(**variables))
+    assert ended.returncode == 4
+    (line,) = ended.stderr.splitlines()
+    assert 'pip install "txcore[spark-connect]"' in line

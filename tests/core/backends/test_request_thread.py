@@ -41,10 +41,8 @@ class QueueThread(RequestThread):
 @pytest.fixture
 def thread():
     """A thread that has started."""
-    made, is_awake = (
-        QueueThread("under-test", logging.getLogger("txcore.test"), "test.request_error"),
-        threading.Event(),
-    )
+    made = QueueThread("under-test", logging.getLogger("txcore.test"), "test.request_error")
+    is_awake = threading.Event()
     made.call(is_awake.set)
     assert is_awake.wait(WAIT_S)
     yield made
