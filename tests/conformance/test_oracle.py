@@ -10,7 +10,7 @@ from txcore_conformance import oracle, raw
 from txcore_conformance.kit import COMMIT, Answers, Kit
 from txcore_conformance.memory import KafkaLikeHarness, MemoryHarness
 
-from txcore import Message
+from txcore import EndState, Message
 from txcore.errors import BackendTimeoutError
 from txcore.records import Checkpoint, OpKind, Position, Resolution
 
@@ -155,12 +155,15 @@ def test_a_journey_has_the_ops_that_wait_to_be_merged(kit, topic):
     """A backend may settle an op before it writes it: `Kit.journey` and `Kit.judge` wait until it is in its log."""
     merged_s = kit.backend.broker.profile.merge_delay_s
     kit.backend.broker.schedule = lambda delay_s, action: None if delay_s == merged_s else action()  # a mark writes ops
-    first, second = kit.orphan(Message(topic, b"first")), kit.orphan(Message(topic, b"second"))
+    producer = kit.producer()  # one that does not give way, however slow the machine is
+    first, second = producer.begin(), producer.begin()
     for transaction in (first, second):
+        transaction.publish(Message(topic, b"body"))
+        transaction.prepare()
         kit.history.rolled_back(transaction.transaction_id)
-    first.rollback()
+    assert EndState.ACCEPTED is first.rollback().state
     assert OpKind.ROLLBACK == kit.journey(first.transaction_id).final
-    second.rollback()
+    assert EndState.ACCEPTED is second.rollback().state
     assert [] == _ids(kit, at_rest=True)
 
 
