@@ -53,7 +53,8 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
     )
     status = outcome.status
     if status is Status.DURABLE:
-        pending.note(missing=())
+        if is_commit:  # nothing is left to publish; after a ROLLBACK all is, should a COMMITTED come before it
+            pending.note(missing=())
         pending.due_ms = tenure.now_ms() + context.limits.read_back_s * 1000
         identity, took_s, trace = half.transaction_id, context.clock.elapsed_s() - began_s, trace_of(half)
         end = OpKind(outcome_of(kind)).name

@@ -53,6 +53,25 @@ def test_a_committed_that_is_read_while_the_listener_is_asked_is_released_at_onc
     assert ([b"b7"], ["COMMITTED", "RELEASED"]) == (world.delivered(), world.kinds(7))
 
 
+@by_profile
+def test_a_committed_before_the_owners_rollback_is_published(profile):
+    """A COMMITTED is stored after the owner's tick and before its ROLLBACK; the acknowledged ROLLBACK ends nothing."""
+    world = Owners(profile, listener=lambda _: State.ROLLBACK)
+    world.owned(7)
+    release, late = world.backend.release, []
+
+    def released(batch, claim):
+        if batch.items[0].op.kind == OpKind.ROLLBACK and not late:
+            late.append(world.op(COMMITTED, 7))
+        release(batch, claim)
+
+    world.backend.release = released
+    world.start()
+    world.run(60)
+    kinds = world.kinds(7)
+    assert ([b"b7"], True) == (world.delivered(), kinds.index("COMMITTED") < kinds.index("RELEASED"))
+
+
 class LaterError(Exception):
     """A failed check that is to be repeated much later."""
 
