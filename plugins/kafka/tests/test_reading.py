@@ -6,12 +6,13 @@ import time
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 from txcore_conformance import raw
-from txcore_conformance.kit import error_of
+from txcore_conformance.kit import Kit, error_of
 from txcore_kafka import readers
 from txcore_kafka.options import checkpoint_topic, topic_name
 from txcore_kafka.readers import Connection
-from txcore_kafka.testing import TIMEOUT_S
+from txcore_kafka.testing import TIMEOUT_S, KafkaHarness
 
 from txcore.errors import BackendUnavailableError, ConfigError, DataLossError
 from txcore.records import Checkpoint, LogKind, OpKind, Position, Status
@@ -39,6 +40,21 @@ def test_a_log_of_which_nothing_is_left_continues_at_its_end(kit, topic):
     (half,) = raw.appended(kit, topic, 1)
     assert [record.body for record in kit.until(lambda: reader.read(10))] == [half.body]
     reader.close()
+
+
+def leading_node(cluster, log):
+    """Return the node that leads partition 0 of *log*, as a client that connects now learns; None if none does."""
+    admin = AdminClient({"bootstrap.servers": cluster.url.partition("://")[2], "log_level": 2})
+    found = admin.list_topics(log, TIMEOUT_S)
+    leader = found.brokers.get(found.topics[log].partitions[0].leader)
+    return next((node for node in cluster.nodes if leader and node.url.endswith(f":{leader.port}")), None)
+
+
+def read_or_none(reader):
+    try:
+        return reader.read(10)
+    except BackendUnavailableError:
+        return None
 
 
 class NotYet:
@@ -75,6 +91,29 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(kit, topic, code):
     assert list(reader.read(10)) == []
     assert [record.body for record in kit.until(lambda: reader.read(10))] == [half.body]
     reader.close()
+
+
+@pytest.mark.heavy
+def test_a_reader_continues_after_its_log_had_no_leader(cluster):
+    """A client that learned that a log has no leader asks again, and does not trust that answer for minutes."""
+    harness = KafkaHarness(cluster.nodes[0])
+    harness.start()
+    harness.url = f"{cluster.url}?replicas=1"
+    harness.timeout_s = 60.0
+    kit = Kit(harness)
+    kit.wait(kit.backend.ensure_group(kit.group, 2))
+    (half,) = raw.appended(kit, kit.topic(), 1)
+    log = topic_name(kit.group, HALF)
+    leader = leading_node(cluster, log)
+    reader = kit.backend.read(kit.group, HALF, 0, None)
+    leader.kill()
+    kit.until(lambda: leading_node(cluster, log) is None, "the log without a leader")
+    kit.until(lambda: isinstance(error_of(lambda: reader.read(10), 10), BackendUnavailableError), "the outage")
+    leader.start()
+    kit.until(lambda: leading_node(cluster, log), "the leader")
+    assert [record.body for record in kit.until(lambda: read_or_none(reader), "the log")] == [half.body]
+    reader.close()
+    kit.close()
 
 
 def test_a_log_that_is_shorter_than_it_was_is_a_loss(kit, topic):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
@@ -140,7 +141,8 @@ class Readers:
             if is_missing(error):
                 self.control.look([topic]).require(topic)  # A topic that is hidden from this user looks missing, too.
                 # A broker learns of a new topic a little later than the client that created it.
-                raise BackendTimeoutError(f"{what}: no broker knows of partition {partition} yet") from error
+                _refresh(connection, topic, timeout_s)
+                raise BackendTimeoutError(f"{what}: the client knows of no leader of partition {partition}") from error
             raise translated(error, what) from error
         self.is_answering = True
         return low, high
@@ -240,6 +242,16 @@ class Readers:
             return None  # A checkpoint only saves work; without it the logs are read from their beginning.
         finally:
             close(connection.consumer)
+
+
+def _refresh(connection: Connection, topic: str, timeout_s: float) -> None:
+    """Let the driver ask where *topic*'s leaders are; blocks for at most *timeout_s*.
+
+    The driver keeps the answer that a partition has no leader, and does not ask again for minutes (librdkafka,
+    `rd_kafka_topic_partition_list_query_leaders`).
+    """
+    with suppress(KafkaException):
+        connection.consumer.list_topics(topic, timeout=timeout_s)
 
 
 def _stale(topic: str) -> BackendTimeoutError:
