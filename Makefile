@@ -163,6 +163,7 @@ mutants: $(DEV) ## switch each rule off and find the first seed that shows it
 .PHONY: model
 model: $(DEV) ## explore every state of the protocol's model within its faults, and each mutant's shortest trace
 	$(BIN)/python -m txcore_conformance.model
+	$(BIN)/python -m txcore_conformance.model_order
 
 .PHONY: kills
 kills: $(DEV) ## kill real processes at every step of the flow, CYCLES= times, on HARNESS=

@@ -15,7 +15,7 @@ import msgspec
 from txcore import delay, ranges, serializers
 from txcore.enums import direct
 from txcore.errors import MessageRejectedError
-from txcore.records import CHECK_MAX_MAX, WAIT_S_MAX, TargetMessage
+from txcore.records import CHECK_MAX_MAX, ORDER_KEY_SIZE_MAX, WAIT_S_MAX, TargetMessage
 
 HeaderValue = str | bytes
 
@@ -31,7 +31,7 @@ TRACEPARENT: Final = "traceparent"
 MESSAGE_COUNT_MAX: Final = 1_000
 HEADER_COUNT_MAX: Final = 256
 _KEY_TYPES: Final = frozenset({bytes, type(None)})
-_fields_of: Final = attrgetter("topic", "key", "body", "headers", "check_policy", "deliver_at", "delay_s")
+_fields_of: Final = attrgetter("topic", "key", "body", "headers", "check_policy", "deliver_at", "delay_s", "order_key")
 
 
 @direct
@@ -82,6 +82,9 @@ class Message(msgspec.Struct, gc=False):
         deliver_at: Time, with a time zone, before which the message is not sent; at most 400 days from now. A time that
             has passed is due at once.
         delay_s: Instead of `deliver_at`: seconds from now, up to 400 days. Either needs a producer with a fence.
+        order_key: Messages of one group with the same order key are published in the order in which their halves were
+            stored; 1 to 1,000 bytes. A transaction has one order key. It is also the record key of the message, unless
+            that has a `key`. Needs a producer with release="owner". See docs/order.md for the promise.
 
     Raises:
         MessageRejectedError: body or key is a text, or the body of another type. The other rules above are looked at
@@ -95,6 +98,7 @@ class Message(msgspec.Struct, gc=False):
     check_policy: CheckPolicy | None = None
     deliver_at: datetime | None = None
     delay_s: float | None = None
+    order_key: bytes | None = None
 
     def __post_init__(self) -> None:
         if type(self.body) is not bytes or type(self.key) is str:  # type: ignore[comparison-overlap] # a common mistake
@@ -112,6 +116,7 @@ class Message(msgspec.Struct, gc=False):
         check_policy: CheckPolicy | None = None,
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
+        order_key: bytes | str | None = None,
     ) -> Message:
         """Return a message whose body *serializer* makes of *obj*, now and once.
 
@@ -119,7 +124,7 @@ class Message(msgspec.Struct, gc=False):
             topic, check_policy, deliver_at, delay_s: As of any message.
             obj: The object, in a form that the serializer takes.
             serializer: A callable `(topic, obj) -> (body, headers)`; `txcore.integrations` has some.
-            key: Bytes, or a text that becomes UTF-8.
+            key, order_key: Bytes, or a text that becomes UTF-8.
             headers: Your own; one of them replaces the serializer's of the same name, in any case of letters.
 
         Raises:
@@ -133,8 +138,11 @@ class Message(msgspec.Struct, gc=False):
         taken = {name.lower() for name in own if isinstance(name, str)}
         merged = {name: value for name, value in made.items() if name.lower() not in taken}
         key = key.encode() if isinstance(key, str) else key
-        message = cls(topic, body, key, {**merged, **own}, check_policy, deliver_at, delay_s)
+        order_key = order_key.encode() if isinstance(order_key, str) else order_key
+        message = cls(topic, body, key, {**merged, **own}, check_policy, deliver_at, delay_s, order_key)
         validate_message(message)
+        if order_key is not None:
+            require_valid_order_key(message)
         return message
 
     @classmethod
@@ -148,6 +156,7 @@ class Message(msgspec.Struct, gc=False):
         check_policy: CheckPolicy | None = None,
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
+        order_key: bytes | str | None = None,
     ) -> Message:
         """Return a message whose body is *obj* as JSON, with `content-type: application/json` unless you give one.
 
@@ -168,6 +177,7 @@ class Message(msgspec.Struct, gc=False):
             check_policy=check_policy,
             deliver_at=deliver_at,
             delay_s=delay_s,
+            order_key=order_key,
         )
 
 
@@ -247,6 +257,23 @@ def _require_types(message: Message) -> None:
     if message.key is not None and not isinstance(message.key, bytes):
         advice = "; encode it first; Message.json takes a text, too: key=str(…)"
         raise _of_wrong_type(topic, "key", "bytes or None", message.key, advice)
+
+
+def require_valid_order_key(message: Message) -> None:
+    """Refuse an order key of another type or size.
+
+    Raises:
+        MessageRejectedError: it is one; `reason` is the field.
+    """
+    topic, order_key = message.topic, message.order_key
+    if not isinstance(order_key, bytes):
+        advice = "; encode it first; Message.json takes a text, too: order_key=str(…)"
+        raise _of_wrong_type(topic, "order_key", "bytes or None", order_key, advice)
+    if not 1 <= len(order_key) <= ORDER_KEY_SIZE_MAX:
+        text = f"has {len(order_key)} bytes; it has 1 to {ORDER_KEY_SIZE_MAX}"
+        raise MessageRejectedError(
+            f"Message.order_key for {topic!r} {text}; nothing was sent", topic=topic, reason="order_key"
+        )
 
 
 def _is_text(text: str) -> bool:

@@ -1,8 +1,7 @@
 """The records of the protocol: the entries of the logs, the items that pass the port, and their outcomes.
 
-Half, Op and Parked are wire records (see `wire`); the others live in memory only. The data path's objects for each
-transaction are msgspec.Structs, made in a tenth of a dataclass's time, and unknown to the garbage collector
-(`gc=False`) where they can hold no reference back to themselves.
+Half, Op and Parked are wire records (see `wire`); the others live in memory only. What each transaction makes is a
+msgspec.Struct: a tenth of a dataclass's time, and unknown to the garbage collector (`gc=False`) where it can be.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ RECORD_OVERHEAD_MAX = 4_096
 """Most bytes by which a carried copy or a parked record may exceed the half in it."""
 REASON_SIZE_MAX = 500
 """Most characters of a written reason; longer ones are cut."""
-
 WALL_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, after which Python has no dates."""
 WAIT_S_MAX = 30 * 86_400
@@ -71,6 +69,7 @@ CHECK_MAX_MAX = 1_000_000
 COUNT_MAX = (1 << 31) - 1
 """Highest generation, count, partition and index in a record."""
 POSITION_MAX = (1 << 63) - 1
+ORDER_KEY_SIZE_MAX = 1_000  #: bytes
 
 # The ranges of a record's fields; a reader treats a record outside of them as damaged.
 IdBytes = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
@@ -121,8 +120,9 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     `folded_to`; `token` is the claim in force there, `missing` the targets to publish (empty for all). `database` is
     the identity of the database whose fence decides; zeros where it knows none, empty without a fence.
     `may_lack_row` says of a `fenced` half that its listener may have committed without the fence row: without one the
-    listener decides. `release` is a `ReleaseBy`; a copy's `final_at` is the place of the COMMITTED folded into it.
-    `order_key`, `first_position` and `held_at` are reserved. A copy's proof is at op position `proved_at`.
+    listener decides. `release` is a `ReleaseBy`. Of a copy, `final_at` is the place of the COMMITTED folded into it,
+    `proved_at` of its proof, `first_position` of its half if that has an `order_key`; `held_at` is the generation of
+    one that is parked and holds the key up.
     """
 
     version: int
@@ -147,10 +147,10 @@ class Half(msgspec.Struct, array_like=True, tag="txh", gc=False):
     missing: list[Count] = msgspec.field(default_factory=list)
     database: bytes = b""
     release: ReleaseMark = 0
-    order_key: Any = b""
-    first_position: Any = -1
+    order_key: Annotated[bytes, Meta(max_length=ORDER_KEY_SIZE_MAX)] = b""
+    first_position: FoldedTo = -1
     final_at: FoldedTo = -1
-    held_at: Any = -1
+    held_at: Annotated[int, Meta(ge=-1, le=COUNT_MAX)] = -1
     may_lack_row: bool = False
     proved_at: FoldedTo = -1
     forced: ForcedMark = 0
@@ -310,7 +310,7 @@ DURABLE = Outcome(Status.DURABLE)
 
 
 class LogRecord(msgspec.Struct, gc=False):
-    """A record as read, undecoded, so that a poison half can be parked with its bytes."""
+    """A record as read, undecoded: a poison half is parked with its bytes."""
 
     position: Position
     body: bytes

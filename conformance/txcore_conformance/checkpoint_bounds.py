@@ -76,13 +76,15 @@ def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
     Args:
         journal: The ops of this transaction that count, in log order, as (position, op).
     """
-    count, decided, request, requested_at, committed_at = 0, 0, False, -1, -1
+    count, decided, request, requested_at, committed_at, is_parked = 0, 0, False, -1, -1, False
     for position, op in journal:
         if position > copy.folded_to:
             break
         is_current = op.generation == copy.generation
         if op.kind == OpKind.COMMITTED or (op.kind == OpKind.ROLLBACK and committed_at >= 0):
             committed_at = position if committed_at < 0 else committed_at
+        elif op.kind == OpKind.DISCARD and op.generation == copy.held_at:
+            is_parked = True
         elif op.kind in FINAL_KINDS or (op.kind == OpKind.DISCARD and op.generation >= copy.generation):
             if op.kind in FINAL_KINDS or is_discard_in_force(op, is_decided=bool(decided) or committed_at >= 0):
                 return f"is folded to op {copy.folded_to}; {OpKind(op.kind).name} at op {position} closed it"
@@ -96,6 +98,8 @@ def judge_copy(copy: Half, journal: Sequence[tuple[int, Op]]) -> str:
         elif op.kind == OpKind.DECIDED:
             decided = decided or op.decision
     lacks = f"is folded to op {copy.folded_to} and lacks"
+    if copy.held_at >= 0 and not is_parked:
+        return f"{lacks} the DISCARD of generation {copy.held_at}, at which it is held"
     if copy.count < count:
         return f"{lacks} a check: it counts {copy.count} of {count}"
     if 0 <= committed_at < copy.folded_to and copy.final_at != committed_at:

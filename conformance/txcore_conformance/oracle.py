@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,7 +32,9 @@ from txcore_conformance.invariants import (
     Violation,
     judge,
 )
+from txcore_conformance.order import Copy, FirstRecord, disorder, first_records
 from txcore_conformance.refine.replay import judge_logs
+from txcore_conformance.refine.whole import halves_in
 
 CALL_TIMEOUT_S: Final = 30.0
 READ_COUNT_MAX: Final = 1_000
@@ -197,7 +199,7 @@ def judge_group(
     history = history or History()
     logs = read_group(backend, group)
     facts = collect(harness, backend, group, history, logs)
-    violations = judge_facts(facts, backend.capabilities, at_rest=history.at_rest)
+    violations = [*judge_facts(facts, backend.capabilities, at_rest=history.at_rest), *_judge_order(facts, logs)]
     for part in logs:
         violations += _judge_reading(group, part)
     return violations, facts
@@ -213,6 +215,20 @@ def _judge_reading(group: str, part: PartitionLogs) -> list[Violation]:
     checkpoints = [] if part.checkpoint is None else [part.checkpoint]
     wrong = judge_logs(part.halves, part.ops, checkpoints)
     return [Violation(Invariant.S11, bytes(16), f"{place}: {text}") for text in wrong]
+
+
+def _judge_order(facts: Iterable[Facts], logs: Sequence[PartitionLogs]) -> Iterator[Violation]:
+    """Judge the order of the halves with order keys; a parked half holds its key up, so it is no exception."""
+    records: dict[bytes, FirstRecord] = {}
+    for part in logs:
+        records |= {} if part.is_truncated else first_records(part.partition, halves_in(part.halves))
+    copies = (
+        Copy(each.journey.transaction_id, target.index, (target.topic, target.partition), target.position)
+        for each in facts
+        for target in each.targets
+    )
+    for identity, text in disorder(records, copies):
+        yield Violation(Invariant.S12, identity, text)
 
 
 def judge_facts(facts: Iterable[Facts], capabilities: Capabilities, *, at_rest: bool) -> list[Violation]:

@@ -7,13 +7,14 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from txcore_conformance.kit import hasty
+from txcore_conformance.kit import hasty, wait_until
 
 import txcore
 from txcore import CheckPolicy, LocalTransactionState, Message, TransactionListener, TransactionProducer, ids
 from txcore.doctor import backend_checks as doctor_port
 from txcore.doctor.backend_checks import port_examination
 from txcore.findings import Level, Request, examine
+from txcore.operator.operator import Operator
 from txcore.records import LogKind
 
 GROUP = "orders"
@@ -190,3 +191,23 @@ def test_committed_half_without_an_owner(opened, port_line, monkeypatch):
     checker.run_once()
     checker.stop()
     line("OK", "0 committed halves wait")
+
+
+@pytest.mark.breaks("port.unreleased")
+def test_halves_that_wait_for_a_parked_one_of_their_order_key(opened, port_line, monkeypatch):
+    """The parked half is named as what holds them up; neither checkpoint nor listener is at fault."""
+    backend, line = opened(), port_line(opened())
+    policy = CheckPolicy(immunity_s=0.01, check_max=1)
+    producer = TransactionProducer(hasty(backend), GROUP, listener=Listener(), release="owner", policy=policy)
+    for key, state in ((b"k", STATE.UNKNOWN), (b"k", STATE.COMMIT), (b"other", STATE.COMMIT)):
+        producer.send_message_in_transaction(Message("t", b"", order_key=key), state)
+    checker = txcore.Checker(backend, GROUP, listener=Listener(), policy=CheckPolicy(interval_s=0.001, check_max=1))
+    operator = Operator(backend, GROUP)
+    wait_until(lambda: checker.run_once() and operator.parked(), "a parked half")
+    monkeypatch.setattr(doctor_port, "UNRELEASED_S", -1.0)
+    monkeypatch.setattr(doctor_port, "STALE_S", -1.0)
+    line("WARN", "1 committed halves wait for the end of a parked half of their order key", "txcore parked")
+    lines = examine(port_examination(backend, Request(GROUP, horizon_s=0.001))).lines
+    levels = {each.name: each.finding.level for each in lines}
+    assert (Level.OK, Level.OK) == (levels["port.checkpoint"], levels["port.pending"])
+    checker.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mutant import all_mutants
-from txcore_conformance import model_mutants
+from txcore_conformance import model_mutants, model_order
 from txcore_conformance.sim import mutants as simulated
 from txcore_conformance.sim.mutant import ALL
 
@@ -24,6 +24,8 @@ def table():
             tools.append(f"simulator ({profiles})")
         if explored is not None:
             tools.append(f"model (`{explored}`)")
+        if name in model_order.MUTANTS:
+            tools.append("model of the order")
         rows.append(f"| `{name}` | {played.rule if played else ''} | {'; '.join(tools)} |")
     for each in all_mutants():
         path, _, test = each.killed_by.partition("::")

@@ -10,15 +10,18 @@ from mutant import Mutant
 from txcore import message, wire
 from txcore.backends.holdings import Holdings
 from txcore.checker import finish
+from txcore.checker.decide import Pending
 from txcore.checker.partition_state import PartitionState
 from txcore.checker.tenure import Tenure
 from txcore.history.log_survey import Survey
 from txcore.ids import IdFactory
-from txcore.records import Parked
+from txcore.records import OpKind, Parked
 from txcore.sqlfence.async_fence import AsyncSqlFence
 
 _new = IdFactory.new
 _read_half = PartitionState.read_half
+_note_discard = PartitionState._note_discard
+_enqueue = PartitionState._enqueue
 
 
 def new_of_a_millisecond(self, partition_count=1):
@@ -41,7 +44,54 @@ def parked_of_any_number(body):
     return Parked(*msgspec.msgpack.decode(body)[1:])
 
 
+def note_discard_as_an_end(self, seen, op):
+    """Let a DISCARD that is not in force free the order key of its half."""
+    self._pass(op.transaction_id)
+    _note_discard(self, seen, op)
+
+
+def commit_with_request(self, position, at_ms=0.0):
+    """Note a COMMITTED, and keep the operator's request."""
+    self.decision = OpKind.COMMIT
+    self.note(final_at=position, committed_ms=at_ms)
+
+
+def halves_undecided(self):
+    """Keep the held halves out of the notes of checkpoints."""
+    return [seen.pending for seen in self.line if seen.pending is not None]
+
+
+def enqueue_once(self, pending, copy=None):
+    """Give a half the place of the record that was read first, whatever a copy knows."""
+    if copy is None:
+        _enqueue(self, pending)
+
+
 MUTANTS = [
+    Mutant(
+        "void-discard-frees-key",
+        "A DISCARD under an outdated claim frees no order key.",
+        lambda: mock.patch.object(PartitionState, "_note_discard", note_discard_as_an_end),
+        "tests/core/checker/test_key_order.py::test_a_void_discard_frees_no_key",
+    ),
+    Mutant(
+        "later-place-of-an-ordered-half",
+        "Of two places of an ordered half the earlier one counts, also when a copy knows it that is read later.",
+        lambda: mock.patch.object(PartitionState, "_enqueue", enqueue_once),
+        "tests/core/checker/test_key_order.py::test_the_place_of_a_half_is_the_earliest_that_a_copy_knows",
+    ),
+    Mutant(
+        "held-half-not-noted",
+        "A checkpoint's note has the age of a held half.",
+        lambda: mock.patch.object(PartitionState, "kept", halves_undecided),
+        "tests/core/checker/test_key_order.py::test_many_takeovers_do_not_make_a_held_half_young[rabbitmq-like]",
+    ),
+    Mutant(
+        "request-kept-after-committed",
+        "An operator's request is void once its half is committed.",
+        lambda: mock.patch.object(Pending, "commit", commit_with_request),
+        "tests/core/checker/test_key_order.py::test_a_request_is_void_once_its_half_is_committed",
+    ),
     Mutant(
         "parked-entry-left-open",
         "The final op of a resumed half closes its entry among the parked ones.",

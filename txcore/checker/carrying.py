@@ -26,9 +26,11 @@ CARRY_DISTANCE: Final = 2
 def carry_oldest(tenure: Tenure) -> Flow[None]:
     """Carry forward halves that retention would soon eat, or that hold the checkpoint back too far."""
     limits, state = tenure.context.limits, tenure.state
-    retention_s = tenure.context.backend.capabilities.half_retention_s
+    capabilities = tenure.context.backend.capabilities
+    kept_s = (capabilities.half_retention_s, capabilities.resolution_kept_s)  # a copy names a place in the op log
+    retention_s = min((each for each in kept_s if each is not None), default=None)
     # A restart reads the undecided ones in any case; if each copy made others be carried, it would never end.
-    far = limits.replay_max + CARRY_DISTANCE * state.pending_count
+    far = limits.replay_max + CARRY_DISTANCE * (state.pending_count + state.held_count)
     if retention_s is None and state.replay_count <= far:
         return
     state.pass_closed()
@@ -103,6 +105,8 @@ def copy_of(tenure: Tenure, half: Half, pending: Pending) -> Half:
         token=token,
         missing=list(extras.missing or ()),
         final_at=final_at,
+        first_position=extras.first_position,
+        held_at=extras.held_at,
         version=max(half.version, wire.OWNER_VERSION if pending.is_committed else wire.VERSION),
         **kept_by_copy(tenure, half, pending),
     )

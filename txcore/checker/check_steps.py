@@ -16,7 +16,7 @@ from txcore.checker import (
 from txcore.checker.decide import Decision, Pending, decide
 from txcore.checker.look_back import learn_journals
 from txcore.checker.tenure import Tenure
-from txcore.records import ParkCode
+from txcore.records import OpKind, ParkCode
 from txcore.runtime.commands import Flow
 
 
@@ -34,6 +34,10 @@ def judge(tenure: Tenure, due: list[Pending]) -> Flow[None]:
             tenure.state.schedule(pending, now_ms + left_ms)
         elif decision is Decision.CHECK and pending.terms.asks_fence:
             fenced.append(pending)
+        elif decision is Decision.HOLD:
+            tenure.state.close(pending, OpKind.DISCARD)
+        elif decision is Decision.FINISH and not finish.may_release(tenure, pending):
+            tenure.state.schedule(pending, pending.due_ms)
         elif decision in {Decision.CHECK, Decision.FINISH}:
             read.append(pending)
         elif decision is Decision.WAIT:

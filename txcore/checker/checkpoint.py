@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -20,9 +20,9 @@ from txcore.checker.partition_state import PartitionState
 from txcore.checker.read_halves import first_of
 from txcore.records import Checkpoint, Count, FoldedTo, IdBytes, Time
 
-ENTRY_BYTES: Final = 56
+ENTRY_BYTES: Final = 57
 """Most bytes in an entry."""
-ENTRY_BYTES_MIN: Final = 24
+ENTRY_BYTES_MIN: Final = 25
 GRAIN_MS: Final = 1000.0
 """Time, in milliseconds, within which stored halves may count as equally old; a multiple of it if they are many."""
 T = TypeVar("T")
@@ -35,6 +35,7 @@ class NoteEntry(msgspec.Struct, array_like=True):
         age_ms: Time since its immunity began.
         position: The position of its newest record; -1 in older notes, and where nothing is known of it.
         copy_age_ms: Least time since that record was stored; records before it are no younger.
+        is_held: It is parked, and holds its order key up.
     """
 
     transaction_id: IdBytes
@@ -43,6 +44,7 @@ class NoteEntry(msgspec.Struct, array_like=True):
     age_ms: Time
     position: FoldedTo = -1
     copy_age_ms: Time = 0
+    is_held: bool = False
 
 
 def checkpoint_of(
@@ -58,26 +60,27 @@ def checkpoint_of(
     half = state.line[0].position if state.line else state.half_read
     firsts = chain.from_iterable((seen.first_op, seen.first_op_left_out) for seen in state.line)
     op = first_of(chain(firsts, (ops[0][0] for ops in state.early_ops.values()), (state.op_read,)))
-    undecided = [seen.pending for seen in state.line if seen.pending is not None]
     unread = [entry for entry in noted if entry.position > state.reread]
-    note = note_of(undecided, unread, now_ms, note_size_max, tells_ages=tells_ages)
+    note = note_of(state.kept(), unread, now_ms, note_size_max, tells_ages=tells_ages)
     return Checkpoint(half, op, state.pass_ops(op), note)
 
 
 def note_of(
-    undecided: Sequence[Pending], unread: Sequence[NoteEntry], now_ms: float, size_max: int, *, tells_ages: bool
+    kept: Sequence[Pending], unread: Sequence[NoteEntry], now_ms: float, size_max: int, *, tells_ages: bool
 ) -> bytes:
     """Return a note of at most *size_max* bytes: on the oldest halves, and on others whose ages count for many.
 
     Args:
-        undecided: The halves in log order.
+        kept: The halves that are undecided or held, in log order.
         unread: The previous note's entries of halves after these, which were not read again yet.
-        tells_ages: Only notes give ages, so half of the room is for entries from all over the log.
+        tells_ages: Only notes give ages, so half of the room is for entries from all over the log, those of held halves
+            among them.
     """
     room = max(size_max - 16, 0)
     count_max = room // (ENTRY_BYTES if tells_ages else ENTRY_BYTES_MIN)
-    oldest = undecided[: count_max // 2 if tells_ages else count_max]
-    aged = [each for each in undecided[len(oldest) :] if tells_ages and not each.is_unreadable]
+    oldest = list(islice((each for each in kept if not each.is_held), count_max // 2 if tells_ages else count_max))
+    named = {each.transaction_id for each in oldest}
+    aged = [each for each in kept if tells_ages and not each.is_unreadable and each.transaction_id not in named]
     spread = spread_of(aged, count_max - len(oldest), lambda each: each.copied_ms)
     entries = [_entry_of(each, now_ms) for each in [*oldest, *spread]] + list(unread)
     if tells_ages and len(entries) > count_max:
@@ -91,7 +94,7 @@ def _entry_of(each: Pending, now_ms: float) -> NoteEntry:
     if each.is_unreadable:
         return NoteEntry(each.transaction_id, each.generation, each.count, age_ms)
     copy_age_ms = max(round(now_ms - each.copied_ms), 0)
-    return NoteEntry(each.transaction_id, each.generation, each.count, age_ms, each.position, copy_age_ms)
+    return NoteEntry(each.transaction_id, each.generation, each.count, age_ms, each.position, copy_age_ms, each.is_held)
 
 
 def _encoded(entries: Sequence[NoteEntry], room: int) -> bytes:

@@ -127,4 +127,5 @@ class CopyProofs:
 def plain_of(copy: Half) -> Half:
     """Return a copy without a proof as a half of its generation that says nothing of its own past."""
     changes = {"first_appended_ms": 0, "age_ms": 0, "count": 0, "folded_to": -1, "decided": 0, "forced": 0}
-    return msgspec.structs.replace(copy, token=b"", missing=[], proved_at=-1, final_at=-1, **changes)
+    changes |= {"proved_at": -1, "final_at": -1, "first_position": -1, "held_at": -1}
+    return msgspec.structs.replace(copy, token=b"", missing=[], **changes)

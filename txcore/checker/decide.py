@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,8 @@ from txcore.records import POSITION_MAX, Half, Op, OpKind, ParkCode
 
 AT_ONCE_MS: Final = 0.0
 """Time, in milliseconds, at which the next step of a judgement is due: in its own sweep, however long a step took."""
+NEVER_MS: Final = math.inf
+"""Time, in milliseconds, at which a half is due that waits for another one."""
 
 
 @direct
@@ -28,6 +31,7 @@ class Decision(enum.Enum):
     FORCE = "force"  #: an operator asks for a decision
     CHECK = "check"  #: ask the fence or the listener
     DISCARD = "discard"  #: asked often enough; park it
+    HOLD = "hold"  #: parked; it only holds its order key up
 
 
 class Extras(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +58,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
         committed_ms: Time at which the op log took that COMMITTED, or at which it was read; 0 where that is not known.
         checked_at_ms: Time of its newest CHECKED by its writer's clock; 0 for none, and after a NUDGE.
         is_taken: Whether the store, which keeps resolutions unique, has said that it has a COMMITTED.
+        order_key, first_position: Its order key, empty for none, and the position of its first record.
+        held_at: The generation at which it was parked, if it holds its order key up; else -1.
         is_unproven: Whether it was read from a copy that has no proof, and represents a half that nothing else is known
             of; see `copy_proofs`.
     """
@@ -76,6 +82,9 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     committed_ms: float = 0.0
     is_taken: bool = False
     checked_at_ms: int = 0
+    order_key: bytes = b""
+    first_position: int = -1
+    held_at: int = -1
 
 
 NO_EXTRAS: Final = Extras()
@@ -165,14 +174,33 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
         return self.is_journaled or self.is_committed
 
     def commit(self, position: int, at_ms: float = 0.0) -> None:
-        """Note its COMMITTED, and when the op log took it."""
+        """Note its COMMITTED, and when the op log took it; an operator's request has no effect any more."""
         self.decision = OpKind.COMMIT
-        self.note(final_at=position, committed_ms=at_ms)
+        self.note(final_at=position, committed_ms=at_ms, force=None, force_at=None)
 
     @property
     def unreleased_since_ms(self) -> float | None:
         """Time since which it waits for its release, for a half without that time its start; None if it does not."""
         return (self.extras.committed_ms or self.start_ms) if self.is_committed else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is parked, and holds its order key up."""
+        return self.extras.held_at >= 0
+
+    def held(self) -> Pending:
+        """Return it as one that is parked, and holds its order key up; it is never judged again."""
+        extras = msgspec.structs.replace(
+            self.extras,
+            held_at=self.generation,
+            outdone_count=0,
+            force=None,
+            force_at=None,
+            look_back=None,
+            park=None,
+            carry_again_ms=0.0,
+        )
+        return msgspec.structs.replace(self, extras=extras, due_ms=NEVER_MS, is_closed=False, is_busy=False, half=None)
 
     @property
     def is_unreadable(self) -> bool:
@@ -249,6 +277,8 @@ def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
         return Decision.WAIT
     if pending.extras.park is not None:
         return Decision.PARK
+    if pending.is_held:
+        return Decision.HOLD
     if pending.is_committed:  # its producer has ended it
         return Decision.FINISH
     if now_ms < pending.immune_until_ms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txcore.checker.decide import Pending
+from txcore.checker.decide import NEVER_MS, Pending
 from txcore.checker.due_queue import DueQueue
 from txcore.checker.read_halves import ReadHalves
 
@@ -22,6 +22,8 @@ class DueHalves(ReadHalves):
     def schedule(self, pending: Pending, due_ms: float) -> None:
         """Set when *pending* is looked at next."""
         pending.due_ms = due_ms
+        if due_ms == NEVER_MS:
+            return
         self._due.push(due_ms, pending.transaction_id)
         if len(self._due) > STALE_MAX + 2 * self.pending_count:
             self._due.keep(lambda due_ms, identity: self._waiting(due_ms, identity) is not None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txcore.checker import op_writing, retry_backoff
-from txcore.checker.decide import AT_ONCE_MS, Pending
+from txcore.checker.decide import AT_ONCE_MS, NEVER_MS, Pending
 from txcore.checker.tenure import Tenure
 from txcore.history.parked_entries import closed_record
 from txcore.op_rules import outcome_of
@@ -32,6 +32,8 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
             yield from _commit(tenure, pending)
             return
         kind = OpKind.RELEASED
+    if is_commit and not may_release(tenure, pending):
+        return
     targets: Sequence[int] = ()
     if is_commit:
         missing = pending.extras.missing
@@ -55,6 +57,7 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
     if status is Status.DURABLE:
         if is_commit:  # nothing is left to publish; after a ROLLBACK all is, should a COMMITTED come before it
             pending.note(missing=())
+            tenure.state.released(pending)
         pending.due_ms = tenure.now_ms() + context.limits.read_back_s * 1000
         identity, took_s, trace = half.transaction_id, context.clock.elapsed_s() - began_s, trace_of(half)
         end = OpKind(outcome_of(kind)).name
@@ -66,6 +69,23 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
         op_writing.went_well(tenure, pending, outcome)
         if status is Status.UNKNOWN and is_commit:
             pending.note(missing=outcome.missing)
+
+
+def may_release(tenure: Tenure, pending: Pending) -> bool:
+    """Return whether a half may be published now: one with an order key only if it is the first of that key (R18).
+
+    If not, it is due when all earlier ones are over. Nothing ordered is published before the owner has read the half
+    log to where that ended when its claim came back: until then a copy of an earlier half may come.
+    """
+    if not (pending.extras.order_key and pending.is_committed):
+        return True
+    if tenure.is_replaying:
+        pending.due_ms = tenure.now_ms() + tenure.context.limits.retry_s * 1000
+        return False
+    if tenure.state.order.is_first(pending.transaction_id):
+        return True
+    pending.due_ms = NEVER_MS
+    return False
 
 
 def lacks_committed(pending: Pending) -> bool:

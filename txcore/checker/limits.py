@@ -18,6 +18,14 @@ class NewerRecords(enum.StrEnum):
     PARK = "park"  #: a half is parked with its bytes, to be resumed after the upgrade; an op is skipped and counted
 
 
+@direct
+class OrderOnPark(enum.StrEnum):
+    """A checker's answer to later halves of the order key of a half that is parked."""
+
+    HOLD = "hold"  #: they wait until an operator has resumed it, or has forced its end
+    SKIP = "skip"  #: they are released
+
+
 @dataclass(slots=True, kw_only=True)
 class Limits:
     """The checker's bounds; each is a number of seconds unless named otherwise.
@@ -43,9 +51,13 @@ class Limits:
     checkpoint_interval_s: float = 2.0
     body_bytes_max: int = 4 << 20  #: bodies kept in memory; the others are read again when they are due
     newer_records: NewerRecords = NewerRecords.STOP
+    order_on_park: OrderOnPark = OrderOnPark.HOLD
 
     def __post_init__(self) -> None:
         if self.newer_records not in list(NewerRecords):
             raise ConfigError(f'newer_records is "stop" or "park", not {self.newer_records!r}', key="newer_records")
         self.newer_records = NewerRecords(self.newer_records)
+        if self.order_on_park not in list(OrderOnPark):
+            raise ConfigError(f'order_on_park is "hold" or "skip", not {self.order_on_park!r}', key="order_on_park")
+        self.order_on_park = OrderOnPark(self.order_on_park)
         ranges.require_bounds(self, time_min_s=0)

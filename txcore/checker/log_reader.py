@@ -272,7 +272,7 @@ class LogReader:
             generation=half.generation,
             terms=terms,
             immune_until_ms=start_ms + terms.immunity_ms,
-            due_ms=AT_ONCE_MS if half.final_at >= 0 else start_ms + terms.immunity_ms,
+            due_ms=AT_ONCE_MS if max(half.final_at, half.held_at) >= 0 else start_ms + terms.immunity_ms,
             count=half.count,
             decision=half.decided,
             is_journaled=bool(half.decided),
@@ -283,6 +283,9 @@ class LogReader:
         if half.final_at >= 0:
             pending.commit(half.final_at, self._took_ms(record))
         self.gap.mark_copy(pending, half)
+        if half.order_key:
+            first = half.first_position if half.first_position >= 0 else record.position
+            pending.note(order_key=half.order_key, first_position=first, held_at=half.held_at)
         if half.forced:
             pending.note(forced=half.forced)
         if half.missing:

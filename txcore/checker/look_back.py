@@ -70,6 +70,7 @@ def look_back(tenure: Tenure, copies: Sequence[Pending]) -> Flow[None]:
     for pending in copies:
         pending.note(look_back=None)
         is_gap = begins[pending.transaction_id][0] < kept_from
-        if is_gap and not pending.is_closed and not pending.terms.fenced:
+        # A held half may have been resumed and ended in the gap; parked again, it is on the operator's list.
+        if is_gap and not pending.is_closed and (pending.is_held or not pending.terms.fenced):
             reason = "the op log no longer reaches back to where this copy was made"
             pending.note(park=(ParkCode.COVERAGE_GAP, reason))

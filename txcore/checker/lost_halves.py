@@ -38,7 +38,7 @@ class LostHalves:
     def lose_beginning(self, first: int | None) -> None:
         """Note that the half log now begins at *first*: halves that the checkpoint names may be gone."""
         self._log_begins = max(self._log_begins, first or 0)
-        self.missing.update((entry.transaction_id, entry) for entry in self._noted)
+        self.missing.update((entry.transaction_id, entry) for entry in self._noted if not entry.is_held)
         self._noted = ()
 
     def found(self, identity: bytes, generation: int) -> None:
@@ -79,7 +79,9 @@ class LostHalves:
         """Have a half parked whose record is gone, if the half log begins after it."""
         if pending.position >= self._log_begins and not self._is_probing:
             yield from self._probe(pending.position)
-        if pending.position < self._log_begins:
+        if pending.position >= self._log_begins:
+            return
+        if not self._tenure.state.lose_held(pending):  # a held one is parked already, with its bytes
             pending.note(poison=b"", park=(ParkCode.LOST, READ))
             self._lost.append(pending)
 

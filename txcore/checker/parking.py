@@ -30,7 +30,7 @@ def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[
         by=context.by,
         at_ms=context.clock.wall_ms(),
         token=tenure.token,
-        half=pending.extras.poison or (wire.encode_half(_with_decision(half, pending)) if half else b""),
+        half=pending.extras.poison or (wire.encode_half(with_places(half, pending)) if half else b""),
         missing=list(pending.extras.missing or ()),
     )
     if not tenure.may_write or pending.is_closed:
@@ -46,9 +46,11 @@ def park(tenure: Tenure, pending: Pending, code: ParkCode, reason: str) -> Flow[
         context.counts["parked"] += 1
 
 
-def _with_decision(half: Half, pending: Pending) -> Half:
-    """Return the half with the place of its COMMITTED, which decides it once retention has removed that op."""
-    if not pending.is_committed:
+def with_places(half: Half, pending: Pending) -> Half:
+    """Return the half with the places of its first record and of its COMMITTED, of which only it may know later."""
+    if not (pending.is_committed or pending.extras.order_key):
         return half
-    version = max(half.version, wire.OWNER_VERSION)
-    return msgspec.structs.replace(half, final_at=pending.extras.final_at, version=version)
+    version, extras = max(half.version, wire.OWNER_VERSION), pending.extras
+    return msgspec.structs.replace(
+        half, final_at=extras.final_at, first_position=extras.first_position, held_at=-1, version=version
+    )

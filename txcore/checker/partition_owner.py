@@ -11,6 +11,8 @@ from typing import Final
 
 from txcore.checker import carrying, check_steps, checkpoint, immunity, newer_records
 from txcore.checker.context import CheckContext
+from txcore.checker.decide import NEVER_MS
+from txcore.checker.limits import OrderOnPark
 from txcore.checker.log_reader import LogReader
 from txcore.checker.partition_state import PartitionState
 from txcore.checker.tenure import Tenure
@@ -39,8 +41,10 @@ class PartitionStats:
         checkpoint_age_s: Seconds since a checkpoint was stored or found to be up to date.
         owned_s: Seconds since the checker read its CLAIM back.
         unreleased_age_s: Seconds since the COMMITTED of the half that waits longest for its release, where its owner
-            releases it; 0 for none. Looked for as the oldest one is.
+            releases it; 0 for none. Looked for as the oldest one is. Halves that wait for an earlier one of their order
+            key do not count.
         blocked: Why the partition waits for an upgraded checker; "" when it does not.
+        held: Number of parked halves that hold their order keys up.
     """
 
     partition: int
@@ -52,6 +56,7 @@ class PartitionStats:
     blocked: str = ""
     owned_s: float = 0.0
     unreleased_age_s: float = 0.0
+    held: int = 0
 
 
 class PartitionOwner:
@@ -98,7 +103,8 @@ class PartitionOwner:
     def _own(self) -> Flow[None]:
         context = self.context
         begun = yield context.backend.load_checkpoint(context.group, self.tenure.partition)
-        self.tenure.state = PartitionState(begun)
+        holds_parked = context.limits.order_on_park is OrderOnPark.HOLD
+        self.tenure.state = PartitionState(begun, holds_parked=holds_parked)
         logs = self.tenure.logs = LogReader(self.tenure, begun)
         self.tenure.token = self.tenure.nonce()
         try:
@@ -263,6 +269,7 @@ class PartitionOwner:
             tenure.blocked,
             max(now_s - self._owned_since_s, 0.0) if is_claimed else 0.0,
             self._age_s(self._unreleased_ms),
+            tenure.state.held_count,
         )
 
     def _look(self) -> None:
@@ -273,7 +280,7 @@ class PartitionOwner:
             return
         halves = self.tenure.state.pending.values()
         self._oldest_ms = min((each.start_ms for each in halves if each.start_ms), default=0.0)
-        waits_ms = (each.unreleased_since_ms for each in halves)
+        waits_ms = (each.unreleased_since_ms for each in halves if each.due_ms != NEVER_MS)
         self._unreleased_ms = min((since_ms for since_ms in waits_ms if since_ms is not None), default=0.0)
         looked_s = clock.elapsed_s()
         self._look_again_s = looked_s + LOOK_SHARE * (looked_s - now_s)

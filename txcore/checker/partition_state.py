@@ -15,8 +15,9 @@ from collections.abc import Container
 from typing import Final
 
 from txcore.checker.decide import AT_ONCE_MS, Pending
-from txcore.checker.due_halves import DueHalves
 from txcore.checker.early_ops import committed_in, end_in, entry_left, is_early, needs_order
+from txcore.checker.ordered_halves import OrderedHalves
+from txcore.checker.read_claims import ReadClaims
 from txcore.checker.read_halves import ReadHalf
 from txcore.op_rules import is_reply_to, outcome_of
 from txcore.records import DECIDING_KINDS, FINAL_KINDS, MARK_KINDS, Checkpoint, Op, OpKind, Position, is_in_force
@@ -25,7 +26,7 @@ NOWHERE: Final = (-1, b"")
 """Before every place of an op log."""
 
 
-class PartitionState(DueHalves):
+class PartitionState(OrderedHalves):
     """See the module. One thread at a time.
 
     Attributes:
@@ -37,8 +38,8 @@ class PartitionState(DueHalves):
         strays: (transaction id, generation, position) of each COMMITTED that was dropped without a half.
     """
 
-    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
-        super().__init__()
+    def __init__(self, checkpoint: Checkpoint | None = None, *, holds_parked: bool = True) -> None:
+        super().__init__(holds_parked=holds_parked)
         begun = checkpoint or Checkpoint(None, None)
         self.token, self.half_read, self.op_read = begun.token, begun.half, begun.op
         self.op_ms = 0.0
@@ -51,8 +52,7 @@ class PartitionState(DueHalves):
         self._begins_at_half = begun.half is not None  #: ops may follow whose halves lie before
         self._live_from: int | None = None  #: ops after it were written under the owner's claim
         self._lacks_ops = False
-        self._claims: list[tuple[int, bytes]] = []
-        self._first_token = self.token
+        self._claims = ReadClaims(self.token)
         #: Of the newest checkpoint; the bounds of later ones do not lie before it.
         self._op_bound = -1 if self.op_read is None else self.op_read
 
@@ -121,6 +121,7 @@ class PartitionState(DueHalves):
         self._newest[seen.transaction_id] = seen
         seen.pending = pending
         self.pending_count += 1
+        self._enqueue(pending)
         self.schedule(pending, pending.due_ms)
 
     def _merge(self, known: ReadHalf, seen: ReadHalf, new: Pending) -> None:
@@ -132,10 +133,12 @@ class PartitionState(DueHalves):
             has_ended = known.closed_by in FINAL_KINDS or seen.generation <= known.generation
             if has_ended and not was_committed:
                 seen.closed_by = known.closed_by
+                self._move_held(known, seen, new)
                 return
             # A decision made while it was closed is not kept here, so the copy is judged by the log.
             if known.final_at >= 0 and new.extras.look_back is None:
                 new.commit(known.final_at, self.op_ms)
+            self._drop_held(known)
             self._open(seen, new)
             return
         # What is known of it rests on no record that counts: it was lost, or only a copy without a proof was read.
@@ -170,6 +173,10 @@ class PartitionState(DueHalves):
             current.set_terms(new.terms)
             self.schedule(current, current.immune_until_ms)
         current.note(carry_again_ms=0.0, copied_ms=copied_ms)
+        self._enqueue(current, new)
+        if new.is_held:
+            current.note(held_at=new.extras.held_at)
+            self.schedule(current, AT_ONCE_MS)
         if new.is_journaled and (current.decision != new.decision or current.is_committed):
             current.note(forced=new.extras.forced)
             self._journal(current, new.decision)  # the copy holds the first one of all
@@ -192,7 +199,7 @@ class PartitionState(DueHalves):
         if op.kind in MARK_KINDS:
             if op.kind == OpKind.CLAIM:
                 self.token = op.token
-                self._claims.append((position, op.token))
+                self._claims.add(position, op.token)
             return True
         seen = self._known(op.transaction_id)
         if not is_in_force(op, self.token):
@@ -217,11 +224,12 @@ class PartitionState(DueHalves):
             elif seen.closed_by != OpKind.DISCARD:
                 self._report_conflict(seen.closed_by, op)
             elif op.kind == OpKind.COMMITTED:
-                seen.final_at = position if seen.final_at < 0 else min(seen.final_at, position)
+                self._commit_parked(seen, position)
             elif op.kind == OpKind.ROLLBACK and 0 <= seen.final_at <= position:
                 self._report_conflict(OpKind.COMMIT, op)
             else:
                 seen.closed_by = outcome_of(op.kind)
+                self._end_held(seen)
                 self.ended_parked.append((op.transaction_id, seen.generation))
         elif pending is not None and pending.extras.look_back is None:
             self._fold(pending, op, position)
@@ -262,8 +270,8 @@ class PartitionState(DueHalves):
             self._end(pending, op, position)
         elif kind == OpKind.DISCARD:
             if pending.is_closed_by(op, position):
+                pending.generation = op.generation
                 self.close(pending, kind)
-                self._newest[pending.transaction_id].generation = op.generation
             elif op.generation >= pending.generation:
                 self.note_entry(pending.transaction_id, op.generation)
         elif kind == OpKind.CHECKED:
@@ -277,9 +285,9 @@ class PartitionState(DueHalves):
         elif kind == OpKind.NUDGE:
             pending.note(checked_at_ms=0)
             self.schedule(pending, min(pending.due_ms, pending.immune_until_ms))
-        elif kind == OpKind.FORCE and op.generation == pending.generation:
+        elif kind == OpKind.FORCE and op.generation == pending.generation and not pending.is_committed:
             if not op.token:
-                pending.note(force=op, force_at=(position, self._token_at(position) if token is None else token))
+                pending.note(force=op, force_at=(position, self._claims.at(position) if token is None else token))
             elif pending.extras.force_at is None or not is_reply_to(op, pending.extras.force_at[0]):
                 return
             else:
@@ -299,9 +307,11 @@ class PartitionState(DueHalves):
         pending.is_closed = True
         seen = self._newest.get(pending.transaction_id)
         if seen is not None and seen.pending is pending:
-            seen.closed_by, seen.pending = outcome_of(kind), None
+            seen.closed_by, seen.pending, seen.generation = outcome_of(kind), None, pending.generation
             seen.final_at = pending.extras.final_at
             self.pending_count -= 1
+            if self.order:
+                self._leave(seen, pending)
         entry = self._entries.pop(pending.transaction_id, -1)
         if kind in FINAL_KINDS:
             self._report_entry(pending.transaction_id, entry)
@@ -378,17 +388,11 @@ class PartitionState(DueHalves):
     def waiting_from(self, identity: bytes) -> tuple[int, bytes] | None:
         """Return the position of the first op that waits for a half of *identity*, and the claim in force there."""
         ops = self.early_ops.get(identity)
-        return (ops[0][0], self._token_at(ops[0][0])) if ops else None
-
-    def _token_at(self, position: int) -> bytes:
-        """Return the claim in force at a place that no checkpoint has passed."""
-        claims = (claimed for claimed_at, claimed in reversed(self._claims) if claimed_at < position)
-        return next(claims, self._first_token)
+        return (ops[0][0], self._claims.at(ops[0][0])) if ops else None
 
     def pass_ops(self, position: int | None) -> bytes:
         """Let a checkpoint pass the ops before *position*; returns the claim in force there."""
         if position is not None:
             self._op_bound = position
-            while self._claims and self._claims[0][0] < position:
-                self._first_token = self._claims.pop(0)[1]
-        return self._first_token
+            self._claims.pass_before(position)
+        return self._claims.first

@@ -35,6 +35,7 @@ class ReadHalf(msgspec.Struct, gc=False):
     left_out: int = 0
     first_op_left_out: Position | None = None
     final_at: int = -1  #: of a half that is parked: the place of its COMMITTED
+    held: Pending | None = None  #: of a half that is parked, and holds its order key up
 
 
 class ReadHalves:
@@ -43,11 +44,12 @@ class ReadHalves:
     Attributes:
         line: The records from the oldest undecided one on.
         pending_count: Undecided halves.
+        held_count: Parked halves that hold their order keys up.
     """
 
     def __init__(self) -> None:
         self.line: deque[ReadHalf] = deque()
-        self.pending_count = 0
+        self.pending_count = self.held_count = 0
         self._left_out = 0
         self._room = 2 * LEFT_IN_MAX
         self._newest: dict[bytes, ReadHalf] = {}
@@ -77,7 +79,7 @@ class ReadHalves:
         kept: deque[ReadHalf] = deque()
         newest = len(self.line) - LEFT_IN_MAX
         for index, seen in enumerate(self.line):
-            if not seen.closed_by or not index or index >= newest:
+            if not seen.closed_by or seen.held or not index or index >= newest:
                 kept.append(seen)
                 continue
             before = kept[-1]
@@ -89,20 +91,24 @@ class ReadHalves:
         self._room = 2 * max(len(kept), LEFT_IN_MAX)
 
     def pass_closed(self) -> None:
-        """Drop closed records before the oldest undecided half; the last record stays."""
-        while len(self.line) > 1 and self.line[0].closed_by:
+        """Drop closed records before the oldest half that is undecided or held; the last record stays."""
+        while len(self.line) > 1 and self.line[0].closed_by and self.line[0].held is None:
             seen = self.line.popleft()
             self._left_out -= seen.left_out
             self._forget(seen)
 
     def oldest_open(self) -> Iterator[tuple[int, Pending]]:
-        """Yield (number of records after it, half) for undecided halves in log order."""
+        """Yield (number of records after it, half) for halves that are undecided or held, in log order."""
         after_count = self.replay_count
         for seen in self.line:
             after_count -= 1
-            if seen.pending is not None:
-                yield after_count, seen.pending
+            if (kept := seen.pending or seen.held) is not None:
+                yield after_count, kept
             after_count -= seen.left_out
+
+    def kept(self) -> list[Pending]:
+        """Return the halves that are undecided or held, in log order."""
+        return [kept for seen in self.line if (kept := seen.pending or seen.held) is not None]
 
     @property
     def pending(self) -> dict[bytes, Pending]:

@@ -42,6 +42,10 @@ and that the message will be delivered or is visibly parked. Without a checker n
 no message without it, then rest on the log also without a fence, no longer on time
 ([let the checker publish](owner-release.md)).
 
+With `release="owner"` and an order key, first copies of one key are published in the order in which their halves were
+stored, on every broker; a repeat may come after later ones. Each line *Order* below is about messages without an order
+key ([order per key](order.md)).
+
 The listener style writes its half before the listener runs, so a half without a fence row is left to
 `check_local_transaction`, after a tombstone. A listener that forgets `fence(connection)` therefore loses nothing, if
 its check answers rightly. Only with `listener_fences=True` does a missing row alone mean ROLLBACK.

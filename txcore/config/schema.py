@@ -181,6 +181,10 @@ class LimitsSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
         Literal["stop", "park"],
         Meta(description="at a record of a newer txcore: stop its partition, or park halves and skip ops"),
     ] = "stop"
+    order_on_park: Annotated[
+        Literal["hold", "skip"],
+        Meta(description="later halves of the order key of a parked half: hold them, or release them"),
+    ] = "hold"
 
 
 class GroupSection(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

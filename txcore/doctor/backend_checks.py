@@ -297,7 +297,8 @@ def _checkpoint(subject: PortSubject) -> Finding:
 
 
 def _pending(subject: PortSubject) -> Finding:
-    pending = [aged for view in subject.views for aged in view.halves if aged.journey.is_pending]
+    halves = (aged for view in subject.views for aged in view.halves)
+    pending = [aged for aged in halves if aged.journey.is_pending and not aged.journey.awaits_release]
     if not pending:
         return ok("no half is undecided")
     oldest_s = max(aged.age_s for aged in pending)
@@ -314,6 +315,13 @@ def _pending(subject: PortSubject) -> Finding:
 def _unreleased(subject: PortSubject) -> Finding:
     waiting = [aged for view in subject.views for aged in view.halves if aged.journey.awaits_release]
     late = [aged for aged in waiting if aged.journey.is_pending and aged.quiet_s > UNRELEASED_S]
+    parked = {_order_of(aged.journey) for view in subject.views for aged in view.halves if aged.journey.is_parked}
+    held = [aged for aged in late if _order_of(aged.journey) in parked - {None}]
+    if held and len(held) == len(late):
+        return warn(
+            f"{len(held)} committed halves wait for the end of a parked half of their order key",
+            f"txcore parked --group {subject.request.group} lists it; resume it, or decide",
+        )
     if not late:
         return ok(f"{len(waiting)} committed halves wait for the checker that releases them")
     oldest_s = max(aged.quiet_s for aged in late)
@@ -322,6 +330,12 @@ def _unreleased(subject: PortSubject) -> Finding:
         "delivered",
         f"start a checker for group {subject.request.group!r}, or see what holds it up",
     )
+
+
+def _order_of(journey: Journey) -> tuple[int, bytes] | None:
+    """Return partition and order key of a half; None for one without an order key."""
+    half = journey.any_half
+    return (journey.partition, half.order_key) if half is not None and half.order_key else None
 
 
 CHECKS: Final = (
@@ -352,11 +366,17 @@ def _aged(journey: Journey, now_ms: int) -> Aged:
 
 
 def _lag(view: PartitionView) -> Aged | None:
-    """Return the first half that the checkpoint could have passed: a finished one with no open one before it."""
+    """Return the first half that the checkpoint could have passed: a finished one, if none before it holds that."""
     # The checkpoint names a half that was read; that half may itself be finished.
     head = view.halves[: 1 + view.has_checkpoint]
-    is_passed = len(head) > view.has_checkpoint and not any(each.journey.is_pending for each in head)
+    is_passed = len(head) > view.has_checkpoint and not any(map(_holds_checkpoint, head))
     return head[-1] if is_passed else None
+
+
+def _holds_checkpoint(aged: Aged) -> bool:
+    """Return whether a half is undecided, or may hold its order key up."""
+    journey = aged.journey
+    return journey.is_pending or (journey.is_parked and _order_of(journey) is not None)
 
 
 def _percentile(ascending: tuple[float, ...], percent: int) -> float:

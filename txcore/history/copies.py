@@ -16,7 +16,7 @@ FETCH_COUNT_MAX: Final = 100
 def is_copy(half: Half) -> bool:
     """Return whether *half* says what only a copy says, so that it needs a proof; a producer's own half does not."""
     is_plain = half.folded_to < 0 and not (half.generation or half.decided or half.count or half.missing)
-    return not is_plain or half.is_carried or half.final_at >= 0
+    return not is_plain or half.is_carried or max(half.final_at, half.first_position, half.held_at) >= 0
 
 
 def copies_in(records: Iterable[LogRecord]) -> Iterator[Half]:

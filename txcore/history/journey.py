@@ -66,6 +66,7 @@ class Journey:
         self.half_times_ms.append(appended_ms)
         if half.decided and not (self.journaled or self.copied_decision):
             self.copied_decision, self.decided_by = half.decided, half.forced
+        self.discarded_generation = max(self.discarded_generation, half.held_at)
         if half.final_at >= 0 and self.committed_at < 0:
             self.committed_at = half.final_at
         if half.count or self.checked:

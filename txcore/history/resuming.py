@@ -30,6 +30,7 @@ def next_generation(journey: Journey, by: str, reason: str) -> Half:
     if not decided and half.decided:
         decided, forced = half.decided, half.forced  # in what was parked; the logs no longer show it
     generation = max(journey.discarded_generation, journey.closed_generation, journey.generation, half.generation) + 1
+    known = (half, *journey.halves)
     copy = msgspec.structs.replace(
         half,
         generation=generation,
@@ -45,6 +46,8 @@ def next_generation(journey: Journey, by: str, reason: str) -> Half:
         reason=f"{by}: {reason}"[:REASON_SIZE_MAX],
         missing=list(entry.missing) if entry is not None else half.missing,
         final_at=journey.committed_at,
+        first_position=min((each.first_position for each in known if each.first_position >= 0), default=-1),
+        held_at=-1,
         version=max(half.version, wire.OWNER_VERSION if journey.committed_at >= 0 else wire.VERSION),
     )
     try:

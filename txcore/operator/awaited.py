@@ -39,6 +39,9 @@ class Awaited:
             agrees = self.kind in {None, journey.final}
             error = None if agrees else TransactionStateError(f"the other end holds: {OpKind(journey.final).name}")
             return EndResult(EndState.ACCEPTED if agrees else EndState.CONFLICT, journey.transaction_id, error)
+        if self.kind is OpKind.ROLLBACK and journey.awaits_release:
+            error = TransactionStateError("the other end holds: it is committed, and waits for its release")
+            return EndResult(EndState.CONFLICT, journey.transaction_id, error)
         reply = journey.reply_to(by) if self.kind is not None else None
         if reply is not None:
             return EndResult(EndState.CONFLICT, journey.transaction_id, TransactionStateError(reply.reason))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from txcore.history.journey import Journey, why_no_half
 from txcore.ids import id_text
 from txcore.operator.plan import decider_text
 from txcore.operator.to_json import kind_name, park_code
 from txcore.records import ParkCode
+
+_TURNS: Final = {
+    True: "until then later halves of its order key wait",
+    False: "it is published after all earlier halves of its order key",
+}
+"""What the order key of a half means for it, by whether it is parked."""
 
 
 def next_step(journey: Journey, name: str = "") -> str:
@@ -15,6 +23,13 @@ def next_step(journey: Journey, name: str = "") -> str:
     Args:
         name: The id that an operator types in a command; "" where the operator has buttons instead.
     """
+    half = journey.any_half
+    if half is not None and half.order_key and not journey.final:
+        return f"{_next_step(journey, name)}; {_TURNS[journey.is_parked]}"
+    return _next_step(journey, name)
+
+
+def _next_step(journey: Journey, name: str) -> str:
     half, inner = journey.any_half, journey.inner_half
     resume = f"txcore resume {name}" if name else "resume it"
     if journey.final:

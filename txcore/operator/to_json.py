@@ -21,6 +21,8 @@ FORCED: Final[Mapping[int, str]] = {Forced.NO: "", Forced.YES: "forced", Forced.
 
 
 AWAITS_RELEASE: Final = "committed, waits for release"
+AWAITS_TURN: Final = "committed, waits for its turn"
+"""Of a half that is released after all earlier ones of its order key."""
 """The state of a half that its producer has committed and its partition's owner has not published."""
 
 
@@ -126,6 +128,7 @@ def _common(journey: Journey, half: Half | None) -> dict[str, Any]:
         "asks_fence": half.asks_fence if half else None,
         "decided": kind_name(journey.decided),
         "awaits_release": journey.awaits_release,
+        "order_key": formatting.readable(half.order_key) if half and half.order_key else None,
     }
 
 

@@ -25,8 +25,9 @@ from txcore.producer.finish import end
 from txcore.producer.group_join import UNREACHED, Joining
 from txcore.producer.handles import attach, id_of
 from txcore.producer.listener_style import send_in_transaction
+from txcore.producer.policies import require_room
 from txcore.producer.send_many import send_many
-from txcore.producer.transaction import LocalTransaction, ProducerContext, begin, require_room
+from txcore.producer.transaction import LocalTransaction, ProducerContext, begin
 from txcore.records import OpKind
 from txcore.results import EndResult, TransactionSendResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
@@ -268,7 +269,8 @@ class TransactionProducer(ProducerBase[TransactionListener, Fence]):
     def send_many(self, messages: Iterable[tuple[Message, Any]]) -> list[TransactionSendResult]:
         """Send many in the listener style, pipelined: those that the broker answers together continue together.
 
-        The listener runs in this thread. Results are in the order given. A transaction of which nothing was sent, or
+        The listener runs in this thread. Results are in the order given. The transactions of one call are under way
+        together: those with one order key have no order among themselves. A transaction of which nothing was sent, or
         whose half is uncertain, has its error in `error` and UNKNOWN as its local transaction state; the others are
         not affected.
 

@@ -12,26 +12,27 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from txcore import arguments, wire
+from txcore import wire
 from txcore.clock import Clock
 from txcore.columns import HalfColumns
 from txcore.connections import AsyncDatabaseConnection, DatabaseConnection
-from txcore.delay import Delay, delay_of
+from txcore.delay import Delay
 from txcore.digest import digest_of
 from txcore.enums import direct
-from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
+from txcore.errors import MessageRejectedError, TransactionStateError
 from txcore.fence import NO_DATABASE, AnyFence
 from txcore.ids import IdFactory, TransactionId, id_text, known_id, partition_of, partitions_of
 from txcore.message import (
     MESSAGE_COUNT_MAX,
     CheckPolicy,
     Message,
-    refuse_delay,
-    require_valid_delay,
     validate_message,
 )
 from txcore.message_table import Mode
+from txcore.producer.delayed import note_delay, require_delay
 from txcore.producer.group_join import Joining
+from txcore.producer.order_key import take_order_key
+from txcore.producer.policies import require_room, transaction_policy
 from txcore.records import Half, HalfRecord, OpKind, ReleaseBy, TargetMessage
 from txcore.results import EndResult
 from txcore.runtime.circuit_breaker import CircuitBreaker
@@ -115,6 +116,7 @@ class LocalTransaction(msgspec.Struct):
         must_look: The fence is read before targets are published, as nothing here proves that the row is there.
         delays: The delays of its messages, by their index; None where none is delayed.
         is_by_owner: Its half is released by the partition's owner: its end publishes nothing.
+        order_key: The order key of its messages, from which its partition comes; empty for none.
     """
 
     context: ProducerContext
@@ -137,6 +139,7 @@ class LocalTransaction(msgspec.Struct):
     result: EndResult | None = None
     delays: dict[int, Delay] | None = None
     is_by_owner: bool = False
+    order_key: bytes = b""
 
     def __repr__(self) -> str:
         """Return the class, the id and the phase."""
@@ -149,9 +152,9 @@ class LocalTransaction(msgspec.Struct):
 
     @property
     def partition(self) -> int:
-        """The partition that the id falls into; 0 while their number is unknown, and no half can be written."""
+        """The partition of its order key, or else of its id; 0 while their number is unknown, so without a half."""
         count = self.context.partition_count
-        return partition_of(self.identity, count) if count else 0
+        return partition_of(self.order_key or self.identity, count) if count else 0
 
     @overload
     def fence(self, connection: DatabaseConnection) -> None: ...
@@ -228,7 +231,7 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
 
     Raises:
         TransactionStateError: the transaction is prepared already: one half holds all of its messages.
-        MessageRejectedError: see `validate_message`; or the messages are too many, or too large together.
+        MessageRejectedError: see `validate_message` and `take_order_key`; or the messages are too many.
         ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
     """
     if transaction.phase is not Phase.OPEN:
@@ -242,62 +245,28 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
             f"a transaction holds at most {MESSAGE_COUNT_MAX} messages", topic=message.topic, reason="count"
         )
     if is_delayed:
-        _note_delay(transaction, message)
+        require_delay(transaction, message)
     add(transaction, message)
-
-
-def _note_delay(transaction: LocalTransaction, message: Message) -> None:
-    """Note the delay of the message that is added next.
-
-    Raises:
-        MessageRejectedError: the producer has no fence, or the message is due in more than 400 days.
-    """
-    context = transaction.context
-    if context.fence is None:
-        refuse_delay(message, "needs the message table: make the producer with fence=SqlFence(…) or AsyncSqlFence(…)")
-    require_valid_delay(message, context.clock.wall_ms())
-    delays = transaction.delays = transaction.delays or {}
-    delays[len(transaction.messages)] = delay_of(message.deliver_at, message.delay_s)
+    if is_delayed:
+        note_delay(transaction, message)
 
 
 def add(transaction: LocalTransaction, message: Message) -> None:
     """Add a message that `validate_message` has seen to a transaction that takes it.
 
     Raises:
-        ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
+        ConfigError, MessageRejectedError: see `require_room` and `take_order_key`.
     """
-    context, headers = transaction.context, message.headers
+    context, headers, key = transaction.context, message.headers, message.key
+    if message.order_key is not None:
+        key = take_order_key(transaction, message)
     if message.check_policy is not None:
         require_room(message.check_policy, context.margin_s)
         transaction.policies += (message.check_policy,)
     headers = dict(headers) if headers else {}
     if context.observer is not None:
         headers = {**context.observer.headers(transaction.transaction_id), **headers}
-    transaction.messages.append(TargetMessage(message.topic, message.key, message.body, headers))
-
-
-def require_room(policy: CheckPolicy, margin_s: float) -> None:
-    """Refuse an immunity that leaves a producer no time.
-
-    Raises:
-        ConfigError: `immunity_s` is not longer than *margin_s*, or *policy* is no policy.
-    """
-    arguments.require_type("policy", policy, CheckPolicy, "a txcore.CheckPolicy")
-    if policy.immunity_s <= margin_s:
-        raise ConfigError(
-            f"immunity_s is {policy.immunity_s:g} but this backend may take {margin_s:g} s to deliver; "
-            f"choose an immunity above {margin_s:g} s",
-            key="immunity_s",
-        )
-
-
-def transaction_policy(overrides: Sequence[CheckPolicy]) -> CheckPolicy:
-    """Return the policy of a transaction: the longest immunity and interval and the most checks of its messages."""
-    return CheckPolicy(
-        immunity_s=max(policy.immunity_s for policy in overrides),
-        interval_s=max(policy.interval_s for policy in overrides),
-        check_max=max(policy.check_max for policy in overrides),
-    )
+    transaction.messages.append(TargetMessage(message.topic, key, message.body, headers))
 
 
 def make_half(transaction: LocalTransaction) -> HalfRecord:
@@ -328,14 +297,17 @@ def make_halves(
     """
     context, identities = transactions[0].context, [*map(_identity_of, transactions)]
     partitions = partitions_of(identities, context.partition_count)
+    unlike = any(map(_policies_of, transactions))
     if context.release:
-        for transaction in transactions:
-            transaction.is_by_owner = True
-    plain = msgspec.structs.replace(transactions[0], policies=())
-    bodies = wire.HalfTemplate(_envelope(plain)).encode_each(identities, partitions, messages)
-    if any(map(_policies_of, transactions)):
         for place, transaction in enumerate(transactions):
-            if transaction.policies:
+            transaction.is_by_owner = True
+            if transaction.order_key:
+                partitions[place], unlike = transaction.partition, True
+    plain = msgspec.structs.replace(transactions[0], policies=(), order_key=b"")
+    bodies = wire.HalfTemplate(_envelope(plain)).encode_each(identities, partitions, messages)
+    if unlike:
+        for place, transaction in enumerate(transactions):
+            if transaction.policies or transaction.order_key:
                 bodies[place] = wire.encode_half(_envelope(transaction))
     halves = HalfColumns(context.group, partitions, identities, bodies, messages)
     if max(map(len, bodies)) <= context.body_size_max:
@@ -380,6 +352,7 @@ def _envelope(transaction: LocalTransaction) -> Half:
         database=transaction.database,
         release=context.release,
         may_lack_row=transaction.may_lack_row,
+        order_key=transaction.order_key,
     )
 
 

@@ -51,6 +51,9 @@ UNRELEASED: Final = Metric(
     "gauge",
     "Since the decision of the committed half here that waits longest for its owner's release; 0 for none.",
 )
+HELD: Final = Metric(
+    "txcore_held_order_keys", "gauge", "Parked halves here after which later halves of their order keys wait."
+)
 IN_HAND: Final = Metric("txcore_in_hand_halves", "gauge", "Halves that are being checked or finished now.")
 CHECKPOINT_AGE: Final = Metric(
     "txcore_checkpoint_age_seconds",
@@ -190,6 +193,7 @@ def _samples(runner: GroupRunner) -> Iterator[tuple[Metric, tuple[str, ...], Any
     yield PENDING, (), sum(each.pending for each in partitions)
     yield OLDEST, (), max((each.oldest_age_s for each in partitions), default=0.0)
     yield UNRELEASED, (), max((each.unreleased_age_s for each in partitions), default=0.0)
+    yield HELD, (), sum(each.held for each in partitions)
     yield IN_HAND, (), sum(each.in_hand for each in partitions)
     for each in partitions:
         yield CHECKPOINT_AGE, (str(each.partition),), each.checkpoint_age_s

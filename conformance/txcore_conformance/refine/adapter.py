@@ -14,6 +14,7 @@ from txcore.checker.checkpoint import checkpoint_of
 from txcore.checker.decide import Pending, terms_of
 from txcore.checker.partition_state import PartitionState
 from txcore.checker.tenure import Tenure
+from txcore.history.copies import is_copy
 from txcore.records import Checkpoint, Half, Op, OpKind, Position
 from txcore.runtime.commands import Flow
 from txcore_conformance.refine.whole import COMMITTED
@@ -31,6 +32,9 @@ def read_half(state: PartitionState, place: int, half: Half) -> None:
     record = (position, half.transaction_id, half.generation)
     if state.early_ops and state.read_ended(*record, may_be_committed=half.version >= wire.OWNER_VERSION):
         return
+    if not is_copy(half) and state.holds(half.transaction_id):
+        state.pass_over(position)  # the broker stored it twice
+        return
     decided = half.decided
     pending = Pending(
         transaction_id=half.transaction_id,
@@ -43,6 +47,9 @@ def read_half(state: PartitionState, place: int, half: Half) -> None:
     )
     if half.final_at >= 0:
         pending.commit(half.final_at)
+    if half.order_key:
+        first = half.first_position if half.first_position >= 0 else place
+        pending.note(order_key=half.order_key, first_position=first, held_at=half.held_at)
     state.read_half(position, pending, half.folded_to, half.token)
 
 
@@ -71,6 +78,14 @@ def look_back(state: PartitionState, ops: Sequence[tuple[int, Sequence[Op]]]) ->
             pending.note(look_back=None)
         _look_back(state, pending, ops, folded_to, token)
         pending.note(look_back=None)
+    hold_parked(state)
+
+
+def hold_parked(state: PartitionState) -> None:
+    """Close the halves that were read from copies of parked ones, as an owner does that has looked back."""
+    for pending in state.pending.values():
+        if pending.is_held:
+            state.close(pending, OpKind.DISCARD)
 
 
 def _look_back(
@@ -113,6 +128,11 @@ def checkpoint_now(state: PartitionState) -> Checkpoint:
 def open_states(state: PartitionState) -> dict[bytes, OpenState]:
     """Return the state of each undecided transaction, in the form of `whole.Truth.open_state`."""
     return {identity: state_of(pending) for identity, pending in state.pending.items()}
+
+
+def order_in(state: PartitionState) -> dict[bytes, tuple[bytes, int]]:
+    """Return order key and first position of each half that has a place in the order."""
+    return dict(state.order._places)  # noqa: SLF001
 
 
 def state_of(pending: Pending) -> OpenState:

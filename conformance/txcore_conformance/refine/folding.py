@@ -11,7 +11,7 @@ from txcore.checker.partition_state import PartitionState
 from txcore.records import FINAL_KINDS, Checkpoint, Half, Op, OpKind
 from txcore_conformance.refine import adapter
 from txcore_conformance.refine.history import History
-from txcore_conformance.refine.whole import Truth, open_states, whole
+from txcore_conformance.refine.whole import Truth, open_states, order_of, whole
 
 ACTIONS_MAX: Final = 22
 RESTARTS_MAX: Final = 2
@@ -35,7 +35,7 @@ class Written:
         self.halves.append((self.next_half, half))
         self.next_half += 1
         if self.history is not None:
-            self.history.took_half(half)
+            self.history.took_half(self.next_half - 1, half)
 
     def append_ops(self, ops: Sequence[Op]) -> None:
         """Append an op record."""
@@ -130,6 +130,7 @@ class Reading:
         adapter.look_back(self.state, self._logs.ops)
         wrong = _difference(self.state, open_states(truths))
         wrong = wrong or _misclosed(self.state, truths, is_whole=self.start is None)
+        wrong = wrong or _misordered(self.state, order_of(self._logs.halves, truths))
         return f"from {_bounds(self.start)}: {wrong}" if wrong else ""
 
 
@@ -214,6 +215,11 @@ def _misclosed(state: PartitionState, truths: dict[bytes, Truth], *, is_whole: b
         if is_whole or not {kind, truth.closed_by} <= FINAL_KINDS:
             return f"{identity[-1]}: the fold says that {kind} closed it, the logs {truth.closed_by}"
     return ""
+
+
+def _misordered(state: PartitionState, expected: dict[bytes, tuple[bytes, int]]) -> str:
+    found = adapter.order_in(state)
+    return "" if found == expected else f"order: the fold says {found}, the logs {expected}"
 
 
 def _bounds(checkpoint: Checkpoint | None) -> str:

@@ -25,6 +25,9 @@ MERGED: Final = 0.35
 """Share of ops that wait to be merged with the next ones."""
 OWNED_SHARE: Final = 0.4
 """Share of the transactions that their partitions' owners release."""
+ORDERED_SHARE: Final = 0.6
+"""Share of these that have an order key."""
+ORDER_KEYS: Final = (b"k0", b"k1")
 UNIQUE_KINDS: Final = FINAL_KINDS | {OpKind.DISCARD, OpKind.COMMITTED}
 
 
@@ -48,6 +51,7 @@ class Known:
     identity: bytes
     halves: list[Half] = field(default_factory=list)
     journal: list[Placed] = field(default_factory=list)
+    first_place: int = -1  #: in the half log
     held: set[int] = field(default_factory=set)  #: generations with a final op or DISCARD
     is_final: bool = False
     is_committed: bool = False
@@ -92,9 +96,10 @@ class History:
 
     # -- landed records ----------------------------------------------------------------------------------------------
 
-    def took_half(self, half: Half) -> None:
+    def took_half(self, place: int, half: Half) -> None:
         """Note a half record that has landed."""
-        self.known.setdefault(half.transaction_id, Known(half.transaction_id)).halves.append(half)
+        known = self.known.setdefault(half.transaction_id, Known(half.transaction_id, first_place=place))
+        known.halves.append(half)
 
     def took_ops(self, place: int, ops: Sequence[Op]) -> None:
         """Note an op record that has landed."""
@@ -153,7 +158,8 @@ class History:
         identity = self._count.to_bytes(16, "big")
         half = Half(1, identity, GROUP, 0, 0, 0, 0, 0, 3, False, "p", MESSAGES)
         if self._rng.random() < OWNED_SHARE:
-            half = structs.replace(half, version=2, release=1)
+            order_key = self._rng.choice(ORDER_KEYS) if self._rng.random() < ORDERED_SHARE else b""
+            half = structs.replace(half, version=2, release=1, order_key=order_key)
         self._logs.append_half(half)
         if self._rng.random() < 0.03:
             self._logs.append_half(half)
@@ -278,6 +284,22 @@ class History:
             generation += 1
         self._logs.append_half(self._proven(self._copy(known, generation, folded_to, token, seen.count, seen)))
 
+    def hold(self, known: Known) -> None:
+        """An owner appends a copy of an ordered half that is parked as far as the owner has read."""
+        owner = self._owner()
+        if owner is None or not known.halves[0].order_key:
+            return
+        token, place = owner
+        seen = known.seen_at(place, self._generation(known))
+        if seen.closed_by != OpKind.DISCARD:
+            return
+        closing = (each.op for each in known.journal if each.place == seen.closed_at and each.op.kind == OpKind.DISCARD)
+        generation = max(op.generation for op in closing)
+        if self._went_on(known, generation, owner):
+            return
+        copy = structs.replace(self._copy(known, generation, place, token, seen.count, seen), held_at=generation)
+        self._logs.append_half(self._proven(copy))
+
     def _went_on(self, known: Known, generation: int, owner: tuple[bytes, int]) -> bool:
         """Return whether this owner carried a later generation before; an owner carries no earlier one afterwards."""
         token, place = owner
@@ -294,7 +316,14 @@ class History:
         fields = (known.identity, GROUP, 0, generation, 0, 0, 0, 3, False, "p", MESSAGES, 0, 0)
         first = known.halves[0]
         copy = Half(first.version, *fields, count, folded_to, seen.decided, token)
-        return structs.replace(copy, release=first.release, final_at=seen.committed_at)
+        first_position = known.first_place if first.order_key else -1
+        return structs.replace(
+            copy,
+            release=first.release,
+            final_at=seen.committed_at,
+            order_key=first.order_key,
+            first_position=first_position,
+        )
 
     def _proven(self, copy: Half) -> Half:
         """Append the proof of a copy; returns the copy that names its place."""
@@ -343,4 +372,5 @@ _OWNERS: Final[tuple[Action, ...]] = (
     History.finish,
     History.reply,
     *(History.carry,) * 4,
+    *(History.hold,) * 2,
 )

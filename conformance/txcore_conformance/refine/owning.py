@@ -28,7 +28,7 @@ from txcore.records import (
 from txcore_conformance.checkpoint_bounds import judge_checkpoint
 from txcore_conformance.refine import adapter
 from txcore_conformance.refine.history import GROUP
-from txcore_conformance.refine.whole import halves_in, journals_of, open_states, ops_in, truth_of, whole
+from txcore_conformance.refine.whole import halves_in, journals_of, open_states, ops_in, order_of, truth_of, whole
 from txcore_conformance.refine.world import World
 
 PROFILES: Final = tuple(
@@ -105,16 +105,19 @@ def restarted(
         for flow in adapter.looking_back(tenure):
             for _ in flow:
                 pass
+        adapter.hold_parked(tenure.state)
     except Exception as error:  # noqa: BLE001 - whatever is raised here ends a tenure
         return f"it ends with {error!r}"
     finally:
         logs.close()
     journals, _ = journals_of(ops_in(ops))
-    expected = open_states(whole((half for _, half in halves_in(halves)), ops_in(ops)))
+    truths = whole((half for _, half in halves_in(halves)), ops_in(ops))
+    expected = open_states(truths)
     found = {}
     for identity, pending in tenure.state.pending.items():
         if pending.extras.poison is None:
             found[identity] = adapter.state_of(pending)
         elif truth_of((), journals.get(identity, ())).closed_by:
             return "stray bytes that were parked are pending again"
-    return adapter.difference(found, expected)
+    order, in_logs = adapter.order_in(tenure.state), order_of(halves_in(halves), truths)
+    return adapter.difference(found, expected) or ("" if order == in_logs else f"order {order}, the logs say {in_logs}")

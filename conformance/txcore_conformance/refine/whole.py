@@ -163,6 +163,15 @@ def ops_in(records: Iterable[LogRecord]) -> list[tuple[int, list[Op]]]:
     return found
 
 
+def order_of(halves: Iterable[tuple[int, Half]], truths: Mapping[bytes, Truth]) -> dict[bytes, tuple[bytes, int]]:
+    """Return order key and first place of each half with an order key that is undecided or parked."""
+    places: dict[bytes, tuple[bytes, int]] = {}
+    for place, half in halves:
+        if half.order_key and truths[half.transaction_id].closed_by not in ENDS:
+            places.setdefault(half.transaction_id, (half.order_key, place))
+    return places
+
+
 def open_states(truths: Mapping[bytes, Truth]) -> dict[bytes, tuple[int, int, int, Op | None]]:
     """Return the state that a checker must have of each undecided transaction."""
     return {identity: truth.open_state for identity, truth in truths.items() if not truth.closed_by}

@@ -209,8 +209,8 @@ class BrokerLogs:
         assert self.history is not None
         halves = self._broker.log(GROUP, LogKind.HALF, 0)
         ops = self._broker.log(GROUP, LogKind.OP, 0)
-        for _, half in halves_in(halves[self._halves :]):
-            self.history.took_half(half)
+        for place, half in halves_in(halves[self._halves :]):
+            self.history.took_half(place, half)
         for place, record in ops_in(ops[self._ops :]):
             self.history.took_ops(place, record)
         self._halves, self._ops = len(halves), len(ops)
@@ -297,20 +297,27 @@ class World:
 
     _asking: PartitionOwner = field(init=False)
 
-    def _judge_act(self, act: str, identity: bytes, generation: int) -> None:
-        """Record a violation if the owner acts on a half whose end it has read, even if it began earlier."""
+    def _judge_act(self, act: str, identity: bytes, generation: int, *, is_held: bool = False) -> None:
+        """Record a violation if the owner acts on a half whose end it has read, even if it began earlier.
+
+        Args:
+            is_held: The act is about a half that is parked, and holds its order key up.
+        """
         op_read = self._asking.tenure.state.op_read
         self.logs.sync()
         known = self.history.known.get(identity)
         if known is None or op_read is None or self.wrong:
             return
         truth = known.seen_at(op_read, generation)
-        if truth.closed_by:
+        if is_held and truth.closed_by != OpKind.DISCARD:
+            self.wrong = f"{identity[-1]} {act} as a held half, but it is not parked"
+        elif truth.closed_by and not is_held:
             self.wrong = f"{identity[-1]} {act}, its end at op {truth.closed_at} was read"
 
     def _judge_write(self, command: HalfRecord | Resolution) -> None:
         if isinstance(command, HalfRecord):
-            self._judge_act("was carried", command.transaction_id, command.generation)
+            is_held = wire.decode_half(command.body).held_at >= 0
+            self._judge_act("was carried", command.transaction_id, command.generation, is_held=is_held)
         elif command.op is not None and command.op.kind in ENDS:
             self._judge_act("was ended again", command.op.transaction_id, command.op.generation)
 

@@ -99,6 +99,9 @@ class Cast:
     later_chance: float = 0.0  #: share of fenced transactions with a delayed message
     owner_rng: random.Random = field(default_factory=random.Random)
     owner_chance: float = 0.0  #: share of producers whose halves are released by their partitions' owners
+    order_rng: random.Random = field(default_factory=random.Random)
+    order_keys: tuple[bytes, ...] = ()
+    order_chance: float = 0.0  #: share of transactions with an order key, of those that owners release
     relays: list[Process] = field(default_factory=list)
     lost_tail: set[bytes] = field(default_factory=set)
     lost_claims: set[int] = field(default_factory=set)

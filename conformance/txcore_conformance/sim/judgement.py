@@ -25,6 +25,7 @@ from txcore_conformance import invariants
 from txcore_conformance.invariants import Facts, Local, Promises, TargetFact
 from txcore_conformance.sim.cast import CHECK_INTERVAL_S, Cast, Style, Truth, journeys
 from txcore_conformance.sim.excuses import is_excused, is_listed
+from txcore_conformance.sim.ordering import is_held_up, judge_order
 
 
 def is_judgeable(cast: Cast) -> bool:
@@ -176,7 +177,7 @@ def judge_all(cast: Cast) -> int:
         is_ignored = cast.resumed.get(identity, -1) > journey.discarded_generation
         if journey.is_parked and is_ignored and not facts.is_excused:
             world.break_rule(f"L1 {id_text(identity)} was resumed, but no checker took it up")
-        is_on_list = journey.is_pending and is_listed(cast, journey)
+        is_on_list = journey.is_pending and (is_listed(cast, journey) or is_held_up(cast, journey))
         world.violations.extend(str(each) for each in invariants.judge(facts, promises, at_rest=not is_on_list))
     for identity in targets:
         if identity not in cast.lost_tail:
@@ -185,8 +186,10 @@ def judge_all(cast: Cast) -> int:
     _judge_gaps(cast)
     _judge_strewn(cast)
     _judge_inbox(cast)
-    for text in cast.database.table.disorder(_first_places(cast)):
+    places = _first_places(cast)
+    for text in cast.database.table.disorder(places):
         world.break_rule(f"S12 {text}")
+    judge_order(cast, places)
     return duplicates
 
 
@@ -268,7 +271,9 @@ def _judge_gaps(cast: Cast) -> None:
             parked = wire.decode_parked(record.body)
             truth = cast.truths.get(parked.transaction_id)
             # A listener's half may lack its row, so the fence alone does not decide it.
-            if parked.code == ParkCode.COVERAGE_GAP and truth and truth.style in {Style.DATABASE, Style.PRIMITIVE}:
+            is_fenced = truth is not None and truth.style in {Style.DATABASE, Style.PRIMITIVE}
+            # One that held its order key up is parked a second time.
+            if parked.code == ParkCode.COVERAGE_GAP and is_fenced and not (truth and truth.core.order_key):
                 cast.world.break_rule(f"R12 {id_text(parked.transaction_id)} is fenced, and was parked for a gap")
 
 

@@ -41,7 +41,15 @@ from txcore.records import Checkpoint, Op, OpKind, Outcome, Position, Resolution
 from txcore.results import TransactionSendResult
 from txcore.runtime.commands import Flow
 from txcore_conformance.sim import cast as cast_module
-from txcore_conformance.sim import fence_mutants, log_mutants, operators, owner_mutants, producers, table_mutants
+from txcore_conformance.sim import (
+    fence_mutants,
+    log_mutants,
+    operators,
+    order_mutants,
+    owner_mutants,
+    producers,
+    table_mutants,
+)
 from txcore_conformance.sim.cast import Cast
 from txcore_conformance.sim.database import SimDatabase, SimFence
 from txcore_conformance.sim.later import LaterRows
@@ -315,7 +323,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "turned_early": Mutant("R16", replace(SimTable, "turn_due", table_mutants.turn_before_it_is_due)),
     "waiting_row_seen": Mutant("R16", replace(SimRelayTable, "visible", table_mutants.see_waiting_rows)),
-    "delayed_by_half": Mutant("R16", replace(transactions, "_note_delay", lambda *_: None)),
+    "delayed_by_half": Mutant("R16", replace(transactions, "note_delay", lambda *_: None)),
     "turned_beside_cancel": Mutant("R16", replace(LaterRows, "due", table_mutants.turn_what_a_cancel_holds)),
     "cancel_of_the_rest": Mutant("R16", replace(LaterRows, "lock", table_mutants.cancel_what_is_left)),
     "cancel_by_itself": Mutant("R16", replace(SimFence, "cancel", table_mutants.cancel_at_once)),
@@ -349,4 +357,5 @@ MUTANTS: Mapping[str, Mutant] = {
         "R13", _stale_epoch_goes_on, STEPPED, "the store fences a replaced checker, which then stops"
     ),
     **owner_mutants.MUTANTS,
+    **order_mutants.MUTANTS,
 }

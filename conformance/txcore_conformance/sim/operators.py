@@ -27,13 +27,13 @@ def _note_resume(cast: Cast, record: HalfRecord) -> None:
     cast.resumed[record.transaction_id] = record.generation
 
 
-def operate(cast: Cast) -> None:
-    """Resume parked halves (at times twice), and request decisions on pending ones."""
+def operate(cast: Cast, share: float = 0.7) -> None:
+    """Resume a share of the parked halves (at times twice), and request decisions on pending ones."""
     world = cast.world
     process = Process(world, "operator")
     process.is_immortal = True
     for journey in journeys(cast).values():
-        if journey.is_parked and journey.half is not None and world.rng.random() < 0.7:
+        if journey.is_parked and journey.half is not None and world.rng.random() < share:
             world.note("operator resumes")
             copy = next_generation(journey, "operator", "try again")
             count = world.rng.choice([1, 1, 2])

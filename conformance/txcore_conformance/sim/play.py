@@ -12,7 +12,7 @@ from txcore.errors import WireFormatError
 from txcore.memory import KAFKA_LIKE, NATS_LIKE, RABBITMQ_LIKE, STRONG, TRANSACTION_LIKE, MemoryBroker, Profile
 from txcore.message_table import Mode
 from txcore.records import LogKind, LogRecord, OpKind
-from txcore_conformance.sim import owning
+from txcore_conformance.sim import ordering, owning
 from txcore_conformance.sim.archive import Archive, ops_in
 from txcore_conformance.sim.bounds import Bounds
 from txcore_conformance.sim.cast import GROUP, Cast, Style
@@ -21,6 +21,7 @@ from txcore_conformance.sim.database import SimDatabase
 from txcore_conformance.sim.excuses import is_excused, is_listed
 from txcore_conformance.sim.judgement import judge_all, watch
 from txcore_conformance.sim.operators import operate, prune
+from txcore_conformance.sim.ordering import is_held_up
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.producers import start_producer, start_stuck_producer
 from txcore_conformance.sim.relays import start_relay
@@ -95,6 +96,9 @@ def run(seed: int, *, may_be_real: bool = True) -> SeedResult:
             world.note("never at rest")
         world.run_until(world.now_s + 6.0)
         world.run_until(world.now_s + REST_MAX_S, lambda: _is_at_rest(cast))  # a frozen operator may resume late
+        if ordering.resume_all(cast):
+            world.run_until(world.now_s + 20.0)
+            world.run_until(world.now_s + REST_MAX_S, lambda: _is_at_rest(cast))
         duplicates = judge_all(cast)
     return SeedResult(
         seed,
@@ -140,6 +144,7 @@ def _stage(seed: int, *, may_be_real: bool) -> Cast:
     if silence_at_s is not None:
         cast.silence_at_s, cast.faults_end_s = silence_at_s, silence_at_s + SILENCE_S + 8.0
     cast.bounds = Bounds.draw(cast.surprise_rng)
+    ordering.choose(cast, random.Random(f"order {seed}"))
     return cast
 
 
@@ -172,6 +177,7 @@ def _begin(cast: Cast) -> None:
             world.at(cast.table_rng.random() * 25, lambda: _kill_one_of(cast, cast.relays))
     _plan(cast)
     owning.plan_late_decisions(cast)
+    ordering.plan(cast)
     plan_surprises(cast)
 
 
@@ -298,6 +304,6 @@ def _is_at_rest(cast: Cast, *, but_stuck: bool = False) -> bool:
     return cast.database.table.is_drained() and not any(
         journey.is_pending
         and not (but_stuck and journey.transaction_id in cast.truths and cast.truths[journey.transaction_id].is_long)
-        and not (is_excused(cast, journey) or is_listed(cast, journey))
+        and not (is_excused(cast, journey) or is_listed(cast, journey) or is_held_up(cast, journey))
         for journey in cast.archive.journeys()
     )

@@ -19,7 +19,7 @@ from txcore.producer.finish import end
 from txcore.producer.handles import attach, handle_of
 from txcore.producer.listener_batch import Sendings, send_all
 from txcore.producer.listener_style import KINDS, send_in_transaction
-from txcore.producer.transaction import ProducerContext, begin, publish
+from txcore.producer.transaction import LocalTransaction, ProducerContext, begin, publish
 from txcore.records import Half, HalfRecord, Op, OpKind, Resolution
 from txcore.results import EndState
 from txcore.runtime.circuit_breaker import CircuitBreaker
@@ -28,6 +28,7 @@ from txcore_conformance.sim.cancels import plan_cancels
 from txcore_conformance.sim.cast import CHECK_MAX, GROUP, Cast, Style, Truth, Wish, ended, send
 from txcore_conformance.sim.database import SimDatabaseError, SimFence
 from txcore_conformance.sim.listening import SimListener
+from txcore_conformance.sim.ordering import order_key_of
 from txcore_conformance.sim.owning import contrary_kind, judge_end, release_of
 from txcore_conformance.sim.process import Process
 from txcore_conformance.sim.world import World
@@ -138,8 +139,8 @@ def _delayed_messages(cast: Cast, truth: Truth) -> Iterator[Message]:
     """Yield the messages of a transaction that the table can hold, in some seeds with delays."""
     world, rng = cast.world, cast.later_rng
     is_delayed = cast.later_chance > 0 and rng.random() < cast.later_chance
-    for index, message in enumerate(_messages(cast)):
-        if is_delayed and rng.random() < 0.7:
+    for index, message in enumerate(_messages(cast, truth.core)):
+        if is_delayed and message.order_key is None and rng.random() < 0.7:
             delay_s = rng.choice([0.3, 3.0, 12.0]) * rng.random() + 0.001
             due_ms = truth.dues_ms[index] = world.now_ms() + math.ceil(delay_s * 1000)
             if rng.random() < 0.5:
@@ -152,14 +153,22 @@ def _delayed_messages(cast: Cast, truth: Truth) -> Iterator[Message]:
         plan_cancels(cast, truth)
 
 
-def _messages(cast: Cast) -> list[Message]:
+def _messages(cast: Cast, core: LocalTransaction) -> list[Message]:
     world = cast.world
     count = world.rng.choice([1, 1, 2, 3])
     immunity_s, share = 3.0 + world.rng.random() * 3, world.rng.random()
     interval_s = LONG_INTERVAL_S if share < LONG_INTERVAL_SHARE else 1.0 + share
     policy = CheckPolicy(immunity_s=immunity_s, interval_s=interval_s, check_max=CHECK_MAX)
+    order_key = order_key_of(cast, core)
     return [
-        Message(f"t{world.rng.randrange(3)}", world.rng.randbytes(8 + i), _key(cast, i), {"n": str(i)}, policy)
+        Message(
+            f"t{world.rng.randrange(3)}",
+            world.rng.randbytes(8 + i),
+            _key(cast, i),
+            {"n": str(i)},
+            policy,
+            order_key=order_key,
+        )
         for i in range(count)
     ]
 
@@ -244,7 +253,7 @@ def _listener_style(cast: Cast, truth: Truth) -> Flow[None]:
     if cast.many_rng.random() < cast.many_chance:
         yield from _many_style(cast, truth)
         return
-    message = _messages(cast)[0]
+    message = _messages(cast, truth.core)[0]
     result = yield from send_in_transaction(truth.core, SimListener(cast, truth), message, None)
     cast.world.note(f"end {result.local_transaction_state.value} {result.end.state.value if result.end else '-'}")
     judge_end(cast, truth, result.end)
@@ -255,9 +264,11 @@ def _listener_style(cast: Cast, truth: Truth) -> Flow[None]:
 
 def _many_style(cast: Cast, truth: Truth) -> Flow[None]:
     truths = [truth, *(_another(cast, truth) for _ in range(cast.many_rng.randint(0, 5)))]
-    messages = [_messages(cast)[0] for _ in truths]
+    messages = [_messages(cast, each.core)[0] for each in truths]
     if cast.many_rng.random() < 0.5:
-        messages = [Message(message.topic, message.body, message.key) for message in messages]
+        messages = [
+            Message(message.topic, message.body, message.key, order_key=message.order_key) for message in messages
+        ]
     pairs = [*zip(messages, truths, strict=True)]
     sendings = Sendings([each.core for each in truths], pairs, [None] * len(truths))
     yield from send_all(sendings, SimListener(cast))

@@ -12,7 +12,7 @@ from txcore_kafka.options import checkpoint_topic, is_own_topic, topic_name, top
 
 import txcore
 from txcore.errors import ConfigError
-from txcore.producer.transaction import require_room
+from txcore.producer.policies import require_room
 from txcore.records import LogKind
 
 

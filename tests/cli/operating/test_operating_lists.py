@@ -47,6 +47,7 @@ def test_pending_for_programs(world):
         "asks_fence",
         "decided",
         "awaits_release",
+        "order_key",
         "newer_version",
         "topics",
         "messages",

@@ -147,6 +147,7 @@ def test_for_programs(world):
         "checks",
         "decided",
         "awaits_release",
+        "order_key",
         "newer_version",
         "fenced",
         "asks_fence",

@@ -55,9 +55,14 @@ def test_a_committed_that_is_read_while_the_listener_is_asked_is_released_at_onc
 
 @by_profile
 def test_a_committed_before_the_owners_rollback_is_published(profile):
-    """A COMMITTED is stored after the owner's tick and before its ROLLBACK; the acknowledged ROLLBACK ends nothing."""
+    """A COMMITTED is stored after the owner's tick and before its ROLLBACK; the acknowledged ROLLBACK ends nothing.
+
+    Nor does it free the order key.
+    """
     world = Owners(profile, listener=lambda _: State.ROLLBACK)
-    world.owned(7)
+    world.owned(7, order_key=b"k")
+    world.owned(8, order_key=b"k")
+    world.op(COMMITTED, 8)
     release, late = world.backend.release, []
 
     def released(batch, claim):
@@ -69,7 +74,7 @@ def test_a_committed_before_the_owners_rollback_is_published(profile):
     world.start()
     world.run(60)
     kinds = world.kinds(7)
-    assert ([b"b7"], True) == (world.delivered(), kinds.index("COMMITTED") < kinds.index("RELEASED"))
+    assert ([b"b7", b"b8"], True) == (world.delivered(), kinds.index("COMMITTED") < kinds.index("RELEASED"))
 
 
 class LaterError(Exception):

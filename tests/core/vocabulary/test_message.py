@@ -10,6 +10,7 @@ from txcore import wire
 from txcore.errors import ConfigError, MessageRejectedError, TransactionStateError
 from txcore.message import HEADER_COUNT_MAX, MESSAGE_COUNT_MAX, CheckPolicy, Message, plain_targets, validate_message
 from txcore.producer import transaction as transactions
+from txcore.producer.policies import transaction_policy
 from txcore.records import TargetMessage
 
 REJECTED = {
@@ -123,7 +124,7 @@ def test_the_longest_policy_of_a_transaction_holds():
         CheckPolicy(immunity_s=7, interval_s=10, check_max=20),
         CheckPolicy(immunity_s=9, interval_s=5, check_max=3),
     ]
-    assert CheckPolicy(immunity_s=9, interval_s=10, check_max=20) == transactions.transaction_policy(policies)
+    assert CheckPolicy(immunity_s=9, interval_s=10, check_max=20) == transaction_policy(policies)
 
 
 def test_without_a_policy_of_its_own_the_checkers_interval_holds(context):

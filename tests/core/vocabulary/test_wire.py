@@ -283,6 +283,8 @@ RANGES = {
         "proved_at": (-1, POSITION_MAX),
         "release": (0, 1),
         "final_at": (-1, POSITION_MAX),
+        "first_position": (-1, POSITION_MAX),
+        "held_at": (-1, COUNT[1]),
         "decided": CHOICE,
         "forced": CHOICE,
     },

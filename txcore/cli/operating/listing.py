@@ -165,7 +165,7 @@ def pending_row(journey: Journey, names: Mapping[bytes, str]) -> Sequence[str]:
     if half is None or journey.is_newer:
         decider = NEWER
     elif journey.awaits_release:
-        decider = to_json.AWAITS_RELEASE
+        decider = to_json.AWAITS_TURN if half.order_key else to_json.AWAITS_RELEASE
     elif journey.decided:
         decider = f"{to_json.kind_name(journey.decided)}, journaled"
     elif journey.request is not None:

@@ -146,7 +146,7 @@ def list_row(group: str, row: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     if row.get("newer_version"):
         decider = f"a newer txcore (wire version {row['newer_version']})"
     elif row.get("awaits_release"):
-        decider = to_json.AWAITS_RELEASE
+        decider = to_json.AWAITS_TURN if row.get("order_key") else to_json.AWAITS_RELEASE
     elif row.get("decided"):
         decider = f"{row['decided']}, journaled"
     elif row.get("request"):
