@@ -4,6 +4,7 @@
     python -m txcore_conformance.crash --harness txcore_sqlite.testing:SqliteHarness --list
     python -m txcore_conformance.crash --harness txcore_nats.testing:NatsHarness --cycles 200 --broker-kills 20
     python -m txcore_conformance.crash --harness txcore_kafka.testing:KafkaHarness --cycles 200 --database mariadb
+    python -m txcore_conformance.crash --harness txcore_nats.testing:NatsHarness --cycles 100 --release owner --ordered
 
 There is no list of steps: a run without a kill finds every command that the flows yield, so a new step of the protocol
 is covered from its first day. Kills rotate over a few groups, so that the next process meets the halves of a dead one,
@@ -90,13 +91,18 @@ class CrashKit:
 
     Args:
         database: SQLAlchemy URL of the local database; a SQLite file of its own when empty.
+        release: What publishes the halves.
+        is_ordered: All messages of a group but those without an answer have one order key; needs an owner's release.
     """
 
-    def __init__(self, harness: Harness, database: str = "", release: ReleaseName = "producer") -> None:
+    def __init__(
+        self, harness: Harness, database: str = "", release: ReleaseName = "producer", *, is_ordered: bool = False
+    ) -> None:
         if not harness.url:
             raise ValueError("no other process can reach this backend")
         self._harness = harness
         self._release: ReleaseName = release
+        self._order_key = "crash" if is_ordered else ""
         self._folder = tempfile.TemporaryDirectory(prefix="txcore-crash-")
         self._database = database or f"sqlite:///{Path(self._folder.name) / 'service.db'}"
         self._server = ForkServer("txcore_conformance.crash_child")
@@ -235,18 +241,19 @@ class CrashKit:
         assert self._backend is not None
         kit, topic, engine = Kit(self._harness, group), self._topics[0], engine_of(self._database)
         kit.adopt(self._backend)
+        message = self._job("checker", group).message
         for body in (b"fenced commit", b"fenced rollback"):
             transaction = kit.hasty_producer(fence=SqlFence(engine), release=self._release).begin()
-            transaction.publish(Message(topic, body))
+            transaction.publish(message(topic, body))
             with engine.connect() as connection:
                 connection.begin()
                 transaction.prepare(connection)
                 connection.execute(INSERT, {"id": transaction.transaction_id})
                 (connection.commit if body.endswith(b"commit") else connection.rollback)()
-        orders, two = Orders(self._database), (Message(topic, b"commit"), Message(topic, b"two"))
+        orders, two = Orders(self._database), (message(topic, b"commit"), message(topic, b"two"))
         orders.commit(kit.orphan(*two, release=self._release).transaction_id)
-        for body in (b"rollback", UNKNOWN_BODY):
-            kit.orphan(Message(topic, body), release=self._release)
+        for orphan in (message(topic, b"rollback"), Message(topic, UNKNOWN_BODY)):  # a parked half would hold the key
+            kit.orphan(orphan, release=self._release)
         if self._release == "owner":
             orders.commit((reported := kit.orphan(*two, release=self._release)).transaction_id)
             reported.commit()
@@ -254,7 +261,7 @@ class CrashKit:
     def _job(self, program: str, group: str, failpoint: str = "", steps: str = "") -> Any:
         from txcore_conformance.crash_child import Job  # noqa: PLC0415
 
-        parts = (self._topics, self._database, IMMUNITY_S, failpoint, steps, self._release)
+        parts = (self._topics, self._database, IMMUNITY_S, failpoint, steps, self._release, self._order_key)
         return Job(program, self._harness.url, group, *parts)
 
     def _run(self, program: str, group: str, failpoint: str, steps: str = "") -> int:
@@ -299,6 +306,7 @@ def kill_everywhere(
     first_only: bool = False,
     database: str = "",
     release: ReleaseName = "producer",
+    is_ordered: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[Step, Tally]:
     """Kill *programs* at their steps in turn: as many processes as there are steps, or *cycles*.
@@ -306,7 +314,7 @@ def kill_everywhere(
     A kill at the next step replaces a kill that was given up, unless as many kills were given up as were requested.
     With *first_only* the kit kills no process at a step's second time.
     """
-    with CrashKit(harness, database, release) as kit:
+    with CrashKit(harness, database, release, is_ordered=is_ordered) as kit:
         steps = [step for step in kit.steps(programs) if not first_only or step.failpoint.endswith(":1")]
         tallies = {step: Tally() for step in steps}
         count = cycles or len(steps)
@@ -325,24 +333,6 @@ def kill_everywhere(
                 break
         kit.judge(tallies, say)
     return tallies
-
-
-def show(tallies: dict[Step, Tally]) -> int:
-    """Print a table of the results and return the number of steps with violations."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table("program", "step", "kills", "violations")
-    wrong = 0
-    for step, tally in tallies.items():
-        problems = [*tally.violations, *(["never reached"] if tally.missed and not tally.kills else [])]
-        wrong += bool(problems)
-        table.add_row(step.program, step.failpoint, str(tally.kills), "; ".join(problems) or "none")
-    console = Console()
-    console.print(table)
-    kills = sum(tally.kills for tally in tallies.values())
-    console.print(f"{kills} kills at {len(tallies)} steps, {wrong} steps with violations")
-    return wrong
 
 
 @contextlib.contextmanager
@@ -369,19 +359,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--broker-kills", type=int, default=0, metavar="N", help="then kill the broker itself N times")
     parser.add_argument("--database", choices=("sqlite", "postgresql", "mariadb"), default="sqlite")
     parser.add_argument("--release", choices=("producer", "owner"), default="producer", help="what publishes halves")
+    parser.add_argument("--ordered", action="store_true", help="give all messages one order key; with --release owner")
     parser.add_argument("--list", action="store_true", help="list the steps without a kill")
     chosen = parser.parse_args(arguments)
+    if chosen.ordered and chosen.release != "owner":
+        parser.error("--ordered needs --release owner: only a partition's owner keeps an order")
     programs = chosen.program or PROGRAMS
     with started(chosen.harness) as harness, servers.database_url(chosen.database) as database:
         if not harness.url:
             parser.error(f"{chosen.harness} has no url: no other process can reach it")
         if chosen.list:
-            with CrashKit(harness, database, chosen.release) as kit:
+            with CrashKit(harness, database, chosen.release, is_ordered=chosen.ordered) as kit:
                 for step in kit.steps(programs):
                     print(step)
             return 0
         options: dict[str, Any] = {"database": database, "release": chosen.release, "say": _say}
-        is_wrong = bool(show(kill_everywhere(harness, programs, chosen.cycles, **options)))
+        tallies = kill_everywhere(harness, programs, chosen.cycles, is_ordered=chosen.ordered, **options)
+        from txcore_conformance.crash_table import show  # noqa: PLC0415 - needs Rich
+
+        is_wrong = bool(show(tallies))
         if chosen.broker_kills:
             from txcore_conformance.chaos_kills import kill_broker, lines_of  # noqa: PLC0415 - needs SQLAlchemy
 

@@ -58,6 +58,11 @@ class Job:
     failpoint: str = ""
     steps: str = ""
     release: ReleaseName = "producer"
+    order_key: str = ""  #: of all messages; "" for none
+
+    def message(self, topic: str, body: bytes) -> Message:
+        """Return a message with the job's order key."""
+        return Message(topic, body, order_key=self.order_key.encode() or None)
 
     def to_json(self) -> str:
         """Return the job as one line."""
@@ -182,17 +187,17 @@ def _database(backend: Any, job: Job) -> None:
         with producer.transaction(engine) as transaction:
             transaction.connection.execute(INSERT, {"id": transaction.transaction_id})
             for topic in job.topics:
-                transaction.publish(Message(topic, b"commit %d" % number))
+                transaction.publish(job.message(topic, b"commit %d" % number))
         with contextlib.suppress(Deliberate), producer.transaction(engine) as transaction:
             transaction.connection.execute(INSERT, {"id": transaction.transaction_id})
-            transaction.publish(Message(job.topics[0], b"rollback %d" % number))
+            transaction.publish(job.message(job.topics[0], b"rollback %d" % number))
             raise Deliberate
 
 
 def _listener_style(backend: Any, job: Job, orders: Orders) -> None:
     policy = CheckPolicy(immunity_s=job.immunity_s)
     args = ("commit", "rollback", "silent", "commit", "rollback")
-    messages = [(Message(job.topics[0], b"%s %d" % (arg.encode(), n)), arg) for n, arg in enumerate(args)]
+    messages = [(job.message(job.topics[0], b"%s %d" % (arg.encode(), n)), arg) for n, arg in enumerate(args)]
     if job.program == "async":
         asynchronous = AsyncTransactionProducer(
             hasty(backend), job.group, listener=AsyncOrderListener(orders), policy=policy, release=job.release

@@ -100,6 +100,18 @@ def test_kills_rotate_over_groups_and_report_progress():
     assert f"{count} of {count} groups judged" in said
 
 
+def test_killed_owners_keep_the_order_of_a_key():
+    """All messages of a group have one order key, and their first copies come in its order."""
+    harness = SqliteHarness()
+    harness.start()
+    tallies = kill_everywhere(harness, ["checker"], cycles=12, release="owner", is_ordered=True)
+    harness.stop()
+    assert (12, []) == (
+        sum(tally.kills for tally in tallies.values()),
+        [text for tally in tallies.values() for text in tally.violations],
+    )
+
+
 def test_a_step_that_comes_by_chance_is_not_listed(crashes, monkeypatch):
     """A step is listed if each run without a kill reaches it."""
     listings = iter([["before half:1", "before call check:2", "after half:1"], ["after half:1", "before half:1"]])
