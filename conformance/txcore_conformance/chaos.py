@@ -73,6 +73,7 @@ def run(
     producers: Sequence[str] = PRODUCERS,
     checkers: int = CHECKERS,
     release: ReleaseName = "producer",
+    order_keys: int = 0,
 ) -> Report:
     """Run the workload under faults on a started harness with a private broker, and judge it.
 
@@ -83,12 +84,13 @@ def run(
         producers: The styles of the producers, one process each.
         checkers: Number of checkers.
         release: What publishes the halves.
+        order_keys: Number of order keys of the messages, which an owner then publishes in order; 0 for none.
     """
     broker = getattr(harness, "broker", None)
     url = broker.proxied_url + harness.url_options if broker is not None else harness.url  # type: ignore[attr-defined]
     report = Report(getattr(broker, "name", type(harness).__name__), getattr(broker, "version", ""), seed, seconds)
     with Crew(harness, folder, seed=seed, url=url, database=database) as crew:
-        crew.release = release
+        crew.release, crew.order_keys = release, order_keys
         for role in producers:
             crew.start(role, rate=RATE)
         for _ in range(checkers):
@@ -117,6 +119,8 @@ def run(
         report.problems += crew.dismiss(crew.at_work(checkers=True))
         report.verdict = crew.judge()
         report.problems += report.verdict.problems
+        if order_keys and not report.verdict.ordered:
+            report.problems.append("no transaction with an order key was published")
         faults = [asdict(fault) for fault in crew.faults]
         (folder / "faults.json").write_text(json.dumps(faults, indent=1), encoding="utf-8")
     return report
@@ -174,6 +178,7 @@ def lines_of(report: Report) -> list[str]:
         *_wrapped("faults", f"{sum(report.faults.values())}: " + ", ".join(kinds)),
         f"transactions  {sum(verdict.transactions.values())}: {ends}",
         f"targets       {verdict.targets}; {verdict.lost} lost, {verdict.leaked} leaked",
+        *([f"ordered       {verdict.ordered} transactions with an order key"] if verdict.ordered else []),
         *_wrapped("duplicates", f"{sum(verdict.duplicates.values())}: " + ", ".join(duplicates or ["none"])),
         f"at rest       {report.rest_s:.1f} s after the last fault",
     ]
@@ -221,8 +226,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", nargs="?", const="", default="", help="seed of the faults; default: from the clock")
     parser.add_argument("--database", choices=("postgresql", "mariadb", "sqlite"), default="postgresql")
     parser.add_argument("--release", choices=("producer", "owner"), default="producer", help="what publishes halves")
+    parser.add_argument("--order-keys", type=int, default=0, metavar="N", help="publish in order; --release owner")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, progress to standard error")
     chosen = parser.parse_args(arguments)
+    if chosen.order_keys and chosen.release != "owner":
+        parser.error("--order-keys needs --release owner: only a partition's owner keeps an order")
     seed = chosen.seed or str(int(time.time()))
 
     def say(line: str) -> None:
@@ -235,7 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="txcore-chaos-") as folder,
     ):
         quiet_drivers(Path(folder) / "run.log")
-        report = run(harness, chosen.seconds, seed, say, folder=Path(folder), database=database, release=chosen.release)
+        options: dict[str, Any] = {"database": database, "release": chosen.release, "order_keys": chosen.order_keys}
+        report = run(harness, chosen.seconds, seed, say, folder=Path(folder), **options)
         if report.problems:
             keep(report, Path(folder), getattr(harness, "broker", None))
     print(json.dumps(asdict(report)) if chosen.json else "\n".join(lines_of(report)))

@@ -14,30 +14,27 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from txcore import wire
-from txcore.errors import TxcoreError
 from txcore.ids import id_text
-from txcore.port import Backend, Reader
+from txcore.port import Backend
 from txcore.producer.arguments import ReleaseName
-from txcore.records import FINAL_KINDS, LogKind, OpKind
+from txcore.records import OpKind
 from txcore.runtime import instrumentation
 from txcore_conformance import oracle
 from txcore_conformance.harness import Harness
 from txcore_conformance.live_actor import ActorJob
 from txcore_conformance.live_orders import NEVER_KNOWN, Orders
 from txcore_conformance.live_record import Fault, attempts_in, causes_of, read_lines
+from txcore_conformance.live_undecided import Undecided
 from txcore_conformance.machine import spawn, stacks_of, wait_until_stopped
 from txcore_conformance.oracle import History
 
 PARTITION_COUNT: Final = 4
 STOP_TIME_MAX_S: Final = 45.0
 POLL_S: Final = 0.05
-READ_COUNT_MAX: Final = 1_000
 CALL_TIMEOUT_S: Final = 30.0
 IMMUNITY_SPARE_S: Final = 2.0
 
@@ -73,6 +70,7 @@ class Verdict:
         transactions: Number of transactions in the logs, by their end.
         duplicates: Number of second copies of targets, by their transaction's first cause.
         lost, leaked: Number of committed transactions that miss a target; number of targets without a commit.
+        ordered: Number of published transactions with an order key.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -81,6 +79,7 @@ class Verdict:
     duplicates: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     leaked: int = 0
+    ordered: int = 0
 
 
 class Crew:
@@ -94,6 +93,7 @@ class Crew:
         self.group = f"live-{secrets.token_hex(5)}"
         self.seed = seed or secrets.token_hex(4)
         self.release: ReleaseName = "producer"  #: what publishes the halves; set before any process starts
+        self.order_keys = 0  #: number of order keys, as `release`
         self._url = url or harness.url
         self._database = database or f"sqlite:///{folder / 'service.db'}"
         self._counts: Counter[str] = Counter()
@@ -152,6 +152,7 @@ class Crew:
             f"{self.seed}-{name}",
             rate,
             release=self.release,
+            order_keys=self.order_keys,
         )
         command = [sys.executable, "-m", "txcore_conformance.live_actor", job.to_json()]
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -320,6 +321,8 @@ class Crew:
         verdict.leaked = sum(name in {"S2", "S5"} for name in names.values())
         for each in facts:
             verdict.targets += len(each.targets)
+            half = each.journey.half
+            verdict.ordered += half is not None and bool(half.order_key and each.targets)
             final = OpKind(each.journey.final).name.lower() if each.journey.final else ""
             transactions[final or ("parked" if each.journey.is_parked else "open")] += 1
             extra = len(each.targets) - len({target.index for target in each.targets})
@@ -328,61 +331,6 @@ class Crew:
                 duplicates[reasons[0]] += extra
         verdict.transactions, verdict.duplicates = dict(transactions), dict(duplicates.most_common())
         return verdict
-
-
-class Undecided:
-    """Follows a group's logs and finds the halves that are still open.
-
-    A read without records does not prove the end of a log: each log reports it.
-    """
-
-    def __init__(self, backend: Backend, group: str) -> None:
-        count = backend.ensure_group(group).result(CALL_TIMEOUT_S)
-        self._readers: list[tuple[LogKind, Reader]] = [
-            (kind, backend.read(group, kind, partition))
-            for partition in range(count)
-            for kind in (LogKind.HALF, LogKind.OP)
-        ]
-        self._ends = [reader.end().result(CALL_TIMEOUT_S) for _, reader in self._readers]
-        self._generations: dict[bytes, int] = {}
-        self._closed: dict[bytes, float] = {}
-
-    def look(self, expected: AbstractSet[bytes]) -> set[bytes]:
-        """Read new records and return the open ids, including those of *expected* that are in no log yet.
-
-        Before the end of the logs is reached, at least the id of all zeros is open.
-        """
-        with contextlib.suppress(TxcoreError):
-            for kind, reader in self._readers:
-                while records := reader.read(READ_COUNT_MAX):
-                    for record in records:
-                        self._take(kind, record.body)
-        found = {
-            identity
-            for identity, generation in self._generations.items()
-            if self._closed.get(identity, -1) < generation
-        }
-        found |= expected - self._closed.keys()
-        is_read = all(reader.passed >= end for (_, reader), end in zip(self._readers, self._ends, strict=True))
-        return found if is_read or found else {bytes(16)}
-
-    def close(self) -> None:
-        """Close the readers."""
-        for _, reader in self._readers:
-            reader.close()
-
-    def _take(self, kind: LogKind, body: bytes) -> None:
-        if kind is LogKind.HALF:
-            half = wire.decode_half(body)
-            known = self._generations.get(half.transaction_id, 0)
-            self._generations[half.transaction_id] = max(known, half.generation)
-            return
-        for op in wire.decode_ops(body):
-            if op.kind in FINAL_KINDS:
-                self._closed[op.transaction_id] = float("inf")
-            elif op.kind == OpKind.DISCARD:
-                known_closed = self._closed.get(op.transaction_id, -1)
-                self._closed[op.transaction_id] = max(known_closed, op.generation)
 
 
 def kind_of(process: Process) -> str:

@@ -61,6 +61,7 @@ class ActorJob:
     interval_s: float = 1.0
     check_max: int = 3
     release: ReleaseName = "producer"
+    order_keys: int = 0  #: number of order keys of all transactions; 0 for none
 
     def to_json(self) -> str:
         """Return the job as one line."""
@@ -166,8 +167,9 @@ class Actor:
         is_rollback = self._random.random() < 0.15
         with contextlib.suppress(Deliberate), producer.transaction(self._orders.engine) as transaction:
             self._orders.insert(transaction.connection, transaction.transaction_id)
+            order_key = self._order_key()
             for _ in range(self._random.randint(1, MESSAGES_MAX)):
-                transaction.publish(self._message("order"))
+                transaction.publish(self._message("order", order_key))
             if is_rollback:
                 raise Deliberate
         if transaction.result is not None:
@@ -175,12 +177,12 @@ class Actor:
 
     def _listener(self, producer: TransactionProducer) -> None:
         arg = self._arg()
-        result = producer.send_message_in_transaction(self._message(arg), arg)
+        result = producer.send_message_in_transaction(self._alone(arg), arg)
         self._journal.write("end", result.transaction_id.hex(), result.end.state.value if result.end else "silent")
 
     def _pipelined(self, producer: TransactionProducer) -> None:
         args = [self._arg() for _ in range(PIPELINE)]
-        for result in producer.send_many([(self._message(arg), arg) for arg in args]):
+        for result in producer.send_many([(self._alone(arg), arg) for arg in args]):
             state = result.end.state.value if result.end else repr(result.error)
             self._journal.write("end", result.transaction_id.hex(), state)
 
@@ -189,12 +191,20 @@ class Actor:
         weights = (80, 12, 7, 0 if self._job.role == "fenced" else 1)
         return self._random.choices(kinds, weights)[0]
 
-    def _message(self, arg: str) -> Message:
+    def _order_key(self) -> bytes | None:
+        return b"order-%d" % self._random.randrange(self._job.order_keys) if self._job.order_keys else None
+
+    def _alone(self, arg: str) -> Message:
+        """Return the only message of a transaction; what is never known is parked, and would hold its key for ever."""
+        return self._message(arg, None if arg == "unknown" else self._order_key())
+
+    def _message(self, arg: str, order_key: bytes | None) -> Message:
         self._number += 1
         text = NEVER_KNOWN if arg == "unknown" else arg.encode()
         body = b"%s %s %d" % (text, self._job.name.encode(), self._number)
-        key = b"key-%d" % self._random.randrange(20) if self._random.random() < 0.7 else None
-        return Message(self._random.choice(self._job.topics), body, key=key, headers={"number": str(self._number)})
+        key = b"key-%d" % self._random.randrange(20) if not order_key and self._random.random() < 0.7 else None
+        topic, headers = self._random.choice(self._job.topics), {"number": str(self._number)}
+        return Message(topic, body, key=key, headers=headers, order_key=order_key)
 
 
 def main(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from txcore_conformance import chaos, chaos_faults
@@ -55,7 +56,7 @@ def harness():
     made.stop()
 
 
-def _run(harness, folder, *planned):
+def _run(harness, folder, *planned, **options):
     said = []
     report = chaos.run(
         harness,
@@ -65,6 +66,7 @@ def _run(harness, folder, *planned):
         folder=folder,
         plans={"process": list(planned)},
         producers=("database", "listener"),
+        **options,
     )
     return report, said
 
@@ -100,6 +102,23 @@ def test_a_lost_target_is_named_and_the_artefacts_are_kept(harness, tmp_path, mo
     names = {path.name for path in (tmp_path / "kept" / "chaos-SqliteHarness-test").iterdir()}
     assert {"faults.json", "report.json", "database-1.jsonl", "checker-1.log"} <= names
     assert "FAILED" == chaos.lines_of(report)[-1]
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_messages_of_one_order_key_come_in_order(harness, tmp_path, monkeypatch, is_reversed):
+    """A killed owner changes no order; the oracle reports messages that come in another one."""
+    read = harness.read_topic
+
+    def backwards(topic):
+        found = read(topic)
+        return [replace(each, position=other.position) for each, other in zip(found, found[::-1], strict=True)]
+
+    if is_reversed:
+        monkeypatch.setattr(harness, "read_topic", backwards)
+    fault = Planned(0.2, "kill-checker", 0.0, 0.2, 10)
+    report, _ = _run(harness, tmp_path / "run", fault, release="owner", order_keys=2)
+    assert ({"S12"} if is_reversed else set()) == {problem.split()[0] for problem in report.problems}
+    assert f"ordered       {report.verdict.ordered} transactions with an order key" in chaos.lines_of(report)
 
 
 def test_the_command_line_prints_json(capsys, monkeypatch):
