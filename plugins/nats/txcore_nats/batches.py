@@ -91,10 +91,10 @@ class Releaser:
         def start(names: GroupNames | None, error: TxcoreError | None) -> None:
             if names is None:
                 future.set_exception(error or missing_group(group))
-            elif self._options.is_atomic and by_checker and op.kind != OpKind.CLAIM:
-                half = HalfRecord(group, partition, op.transaction_id, 0, b"", ())
-                tick = Resolution(half, op)
-                self._atomic.release(AtomicRelease(names, tick, future.set_result, deadline_s, token=op.token))
+            elif self._options.is_atomic and op.kind != OpKind.CLAIM:
+                tick = Resolution(HalfRecord(group, partition, op.transaction_id, 0, b"", ()), op)
+                token = op.token if by_checker else None
+                self._atomic.release(AtomicRelease(names, tick, future.set_result, deadline_s, token=token))
             else:
                 self.send_op(names, partition, op, deadline_s, ended)
 
