@@ -34,12 +34,13 @@ def differing(seed):
 def is_excepted(verdict, facts, *, says):
     """Return whether the difference is expected.
 
-    A half without a fence is decided by its listener, and no row contradicts its answer; the oracle knows the truth.
+    A half without a fence, or one that may lack its row, is decided by its listener, and no row contradicts its answer;
+    the oracle knows the truth.
     No log has the number of a transaction's messages in the message table, so one delivered message hides lost ones;
     but with them the digest is another one.
     """
     journey = facts.journey
-    is_listeners = bool(journey.halves) and not any(half.fenced for half in journey.halves)
+    is_listeners = bool(journey.halves) and not any(half.fenced and not half.may_lack_row for half in journey.halves)
     if verdict is Verdict.MISDECIDED and facts.local is Local.ROLLED_BACK and is_listeners:
         return says
     if verdict is Verdict.LOST and facts.is_via_table and journey.half is None and facts.targets:
