@@ -21,9 +21,9 @@ FORCED: Final[Mapping[int, str]] = {Forced.NO: "", Forced.YES: "forced", Forced.
 
 
 AWAITS_RELEASE: Final = "committed, waits for release"
+"""The state of a half that its producer has committed and its partition's owner has not published."""
 AWAITS_TURN: Final = "committed, waits for its turn"
 """Of a half that is released after all earlier ones of its order key."""
-"""The state of a half that its producer has committed and its partition's owner has not published."""
 
 
 def kind_name(kind: int) -> str | None:
