@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from txcore.errors import MessageRejectedError
 from txcore.message import Message, require_valid_order_key
 from txcore.message_table import Mode
-from txcore.producer.policies import require_room
 from txcore.records import ReleaseBy
 
 if TYPE_CHECKING:  # a transaction takes its key
@@ -16,13 +15,12 @@ if TYPE_CHECKING:  # a transaction takes its key
 DELAYED: Final = "in a transaction with a delayed message, which is sent when it is due, in no order"
 
 
-def take_order_key(transaction: LocalTransaction, message: Message) -> bytes:
-    """Give *transaction* the order key of a message that is added next; returns the record key of the message.
+def require_order_key(transaction: LocalTransaction, message: Message) -> bytes:
+    """Require that *transaction* may take the order key of a message; returns the record key of the message.
 
     Raises:
         MessageRejectedError: the order key is invalid; the producer keeps no order; the transaction has another order
             key; or one of its messages is delayed. Nothing was sent.
-        ConfigError: see `require_room`.
     """
     order_key, context = message.order_key, transaction.context
     assert order_key is not None
@@ -35,9 +33,6 @@ def take_order_key(transaction: LocalTransaction, message: Message) -> bytes:
     if refusal:
         text = f"Message.order_key for {message.topic!r} {refusal}; nothing was sent"
         raise MessageRejectedError(text, topic=message.topic, reason="order_key")
-    if message.check_policy is not None:
-        require_room(message.check_policy, context.margin_s)
-    transaction.order_key = order_key
     return order_key if message.key is None else message.key
 
 

@@ -31,7 +31,7 @@ from txcore.message import (
 from txcore.message_table import Mode
 from txcore.producer.delayed import note_delay, require_delay
 from txcore.producer.group_join import Joining
-from txcore.producer.order_key import take_order_key
+from txcore.producer.order_key import require_order_key
 from txcore.producer.policies import require_room, transaction_policy
 from txcore.records import Half, HalfRecord, OpKind, ReleaseBy, TargetMessage
 from txcore.results import EndResult
@@ -231,7 +231,7 @@ def publish(transaction: LocalTransaction, message: Message) -> None:
 
     Raises:
         TransactionStateError: the transaction is prepared already: one half holds all of its messages.
-        MessageRejectedError: see `validate_message` and `take_order_key`; or the messages are too many.
+        MessageRejectedError: see `validate_message` and `require_order_key`; or the messages are too many.
         ConfigError: the message's immunity leaves no room for the backend's delivery timeout.
     """
     if transaction.phase is not Phase.OPEN:
@@ -255,14 +255,16 @@ def add(transaction: LocalTransaction, message: Message) -> None:
     """Add a message that `validate_message` has seen to a transaction that takes it.
 
     Raises:
-        ConfigError, MessageRejectedError: see `require_room` and `take_order_key`.
+        ConfigError, MessageRejectedError: see `require_room` and `require_order_key`.
     """
     context, headers, key = transaction.context, message.headers, message.key
     if message.order_key is not None:
-        key = take_order_key(transaction, message)
+        key = require_order_key(transaction, message)
     if message.check_policy is not None:
         require_room(message.check_policy, context.margin_s)
         transaction.policies += (message.check_policy,)
+    if message.order_key is not None:
+        transaction.order_key = message.order_key
     headers = dict(headers) if headers else {}
     if context.observer is not None:
         headers = {**context.observer.headers(transaction.transaction_id), **headers}
