@@ -8,6 +8,7 @@ import pytest
 from txcore_conformance import raw
 from txcore_conformance.kit import Recorder
 from txcore_kafka.options import topic_name
+from txcore_kafka.producing import Producing
 
 from txcore import wire
 from txcore.errors import BusyError, MessageRejectedError
@@ -30,8 +31,21 @@ def test_a_topic_may_be_made_after_it_was_missed(kit):
     kit.until(lambda: raw.statuses(raw.append(kit, raw.half(kit, name))) == [DURABLE], "the topic to be known")
 
 
-def test_many_halves_of_one_new_topic_ask_once(kit, topic, monkeypatch):
-    """A thousand halves for one new topic ask the broker for it once."""
+@pytest.fixture
+def sent(monkeypatch):
+    """The numbers of records that were handed to a client together, in order."""
+    counts, send_all = [], Producing.send_all
+
+    def watched(self, report, numbers, records):
+        counts.append(len(numbers))
+        return send_all(self, report, numbers, records)
+
+    monkeypatch.setattr(Producing, "send_all", watched)
+    return counts
+
+
+def test_many_halves_of_one_new_topic_ask_once(kit, topic, sent, monkeypatch):
+    """A thousand halves for one new topic ask the broker for it once, and are handed to the client together."""
     backend = kit.backend
     asked = []
     look = backend._control.look
@@ -42,7 +56,17 @@ def test_many_halves_of_one_new_topic_ask_once(kit, topic, monkeypatch):
 
     monkeypatch.setattr(backend._control, "look", watched)
     assert set(raw.statuses(raw.append(kit, *[raw.half(kit, topic) for _ in range(1_000)]))) == {DURABLE}
-    assert asked == [[topic]]
+    assert (asked, [count for count in sent if count]) == ([[topic]], [1_000])
+
+
+def test_many_releases_to_a_topic_not_seen_yet_are_sent_together(kit, topic, sent):
+    """A process that has just begun, as a new checker, asks once for what all of its releases need."""
+    halves = raw.appended(kit, topic, 100)
+    backend = kit.harness.open()
+    sent.clear()
+    outcomes = raw.release(kit, *[raw.commit(half) for half in halves], backend=backend)
+    assert (set(raw.statuses(outcomes)), [count for count in sent if count]) == ({DURABLE}, [100])
+    kit.wait(backend.close(5.0))
 
 
 @pytest.mark.parametrize("size", [1_800, 3_000])

@@ -47,25 +47,30 @@ class LookUps:
     def defer(
         self,
         group: str,
-        topics: list[str],
+        topics: Sequence[str],
         go: Callable[[], None],
         not_found: Callable[[TxcoreError], None],
+        *,
+        count: int,
         sought: Sequence[str] = (),
     ) -> None:
         """Ask for *group* and *topics*, then call *go* on the thread that polls; or *not_found* if one is missing.
 
         The caller keeps the deadline. Topics in *sought* may be missing: `go` finds the answer in `presence.refusal`.
+
+        Args:
+            count: Number of the items that wait for the answer.
         """
         with self._lock:
             is_full = self._deferred_count >= self._options.queue_max
-            self._deferred_count += not is_full
+            self._deferred_count += 0 if is_full else count
         if is_full:
             not_found(BusyError(f"{self._options.queue_max} items wait for news of their topics already"))
             return
 
         def finish(error: TxcoreError | None) -> None:
             with self._lock:
-                self._deferred_count -= 1
+                self._deferred_count -= count
             if error is None:
                 go()
             else:

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from txcore.backends.batch_progress import record_counts
 from txcore.clock import Clock
 from txcore.columns import HalfColumns, ReleaseColumns
-from txcore.errors import MessageRejectedError
+from txcore.errors import MessageRejectedError, TxcoreError
 from txcore.port import Batch
 from txcore.records import HalfRecord, Op, Outcome, Resolution
 from txcore_kafka.control import Control
@@ -31,6 +31,9 @@ HALVES: Final = "halves"
 RELEASES: Final = "releases"
 MARKS: Final = "marks"
 IN_TRANSACTIONS: Final = "in transactions"
+Item = TypeVar("Item")
+Unsure: TypeAlias = "defaultdict[tuple[str, tuple[str, ...]], list[Item]]"
+"""The items of a batch that need news of a group and of topics, by these; one question is asked for all of them."""
 
 
 class Releaser:
@@ -70,6 +73,7 @@ class Releaser:
         if type(items) is HalfColumns and items.group in counts and self._targets.accept(items, size_max, now_s):
             return range(len(items))
         known: list[int] = []
+        unsure: Unsure[int] = defaultdict(list)
         limits: dict[str, int] = {}
         for index, half in enumerate(items):
             try:
@@ -80,11 +84,13 @@ class Releaser:
                 halves.refuse(index, error)
                 continue
             if unknown or half.group not in counts:
-                halves.unsent.add(index)
-                send, refuse = partial(self._send_deferred, halves, index), partial(halves.refuse, index)
-                self._look_ups.defer(half.group, list(unknown), send, refuse)
+                unsure[half.group, tuple(unknown)].append(index)
             else:
                 known.append(index)
+        for (group, topics), indices in unsure.items():
+            halves.unsent.update(indices)
+            send, refuse = partial(self._send_deferred, halves, indices), partial(_for_each, halves.refuse, indices)
+            self._look_ups.defer(group, topics, send, refuse, count=len(indices))
         return known
 
     def release(self, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
@@ -122,6 +128,7 @@ class Releaser:
         counts, presence = self._control.partition_counts, self._presence
         present = presence.present
         known: list[int] = []
+        unsure: Unsure[int] = defaultdict(list)
         for index, resolution in enumerate(releases.items):
             half, targets = resolution.half, resolution.targets
             messages = half.messages
@@ -133,13 +140,17 @@ class Releaser:
                     known.append(index)
                     continue
             sought = [messages[target].topic for target in targets if messages[target].topic not in present]
-            send = partial(releases.send, (index,), presence.refusal)
-            self._look_ups.defer(half.group, [], send, partial(releases.not_found, index), sought=sought)
+            unsure[half.group, tuple(sought)].append(index)
+        for (group, asked), indices in unsure.items():
+            send = partial(releases.send, indices, presence.refusal)
+            end = partial(_for_each, releases.not_found, indices)
+            self._look_ups.defer(group, (), send, end, count=len(indices), sought=asked)
         return known
 
     def _release_together(self, lanes: Lanes, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
         entries: list[Entry] = []
         ready: defaultdict[TransactionLane, list[Entry]] = defaultdict(list)
+        unsure: Unsure[Entry] = defaultdict(list)
         for index, resolution in enumerate(batch.items):
             half = resolution.half
             entry = Entry(half, resolution.op, claim, partial(self._finish_together, batch, index), resolution)
@@ -147,13 +158,16 @@ class Releaser:
             lane = lanes.of(half.group)
             topics = self._targets.unknown(half.messages[target].topic for target in resolution.targets)
             if topics or half.group not in self._control.partition_counts:
-                self._look_ups.defer(half.group, topics, partial(lane.put, [entry]), entry.not_found)
+                unsure[half.group, tuple(topics)].append(entry)
             else:
                 ready[lane].append(entry)
         deadline_s = self._clock.elapsed_s() + self._options.release_timeout_s
         self._producing.watch(IN_TRANSACTIONS, entries, deadline_s)
         for lane, some in ready.items():
             lane.put(some)
+        for (group, asked), some in unsure.items():
+            go, end = partial(lanes.of(group).put, some), partial(_for_each, Entry.not_found, some)
+            self._look_ups.defer(group, asked, go, end, count=len(some))
 
     def _finish_together(self, batch: Batch[Resolution], index: int, outcome: Outcome) -> None:
         """Settle an item of a transaction; a missing topic is a refusal only if the broker itself reports it."""
@@ -182,20 +196,31 @@ class Releaser:
         if group in self._control.partition_counts:
             go()
         else:
-            self._look_ups.defer(group, [], go, item.not_found)
+            self._look_ups.defer(group, (), go, item.not_found, count=1)
         return marking.future
 
-    def _send_deferred(self, halves: Halves, index: int) -> None:
-        """Send a half after its targets were asked for, unless it has expired; runs on the thread that polls."""
+    def _send_deferred(self, halves: Halves, indices: Sequence[int]) -> None:
+        """Send halves after their targets were asked for, unless they have expired; runs on the thread that polls."""
         if halves.is_done:
             return
-        halves.unsent.remove(index)
-        try:
-            self._targets.examine(halves.items[index], {}, self._clock.elapsed_s())
-        except MessageRejectedError as error:
-            halves.refuse(index, error)
-        else:
-            halves.send((index,))
+        halves.unsent.difference_update(indices)
+        known: list[int] = []
+        limits: dict[str, int] = {}
+        now_s = self._clock.elapsed_s()
+        for index in indices:
+            try:
+                self._targets.examine(halves.items[index], limits, now_s)
+            except MessageRejectedError as error:
+                halves.refuse(index, error)
+            else:
+                known.append(index)
+        halves.send(known)
+
+
+def _for_each(end: Callable[[Item, TxcoreError], None], items: Sequence[Item], error: TxcoreError) -> None:
+    """End items with the same error."""
+    for item in items:
+        end(item, error)
 
 
 def _too_large(half: HalfRecord, size_max: int) -> MessageRejectedError:
