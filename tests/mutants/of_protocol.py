@@ -9,13 +9,13 @@ from mutant import Mutant
 
 from txcore import message, wire
 from txcore.backends.holdings import Holdings
-from txcore.checker import finish
+from txcore.checker import finish, partition_state
 from txcore.checker.decide import Pending
 from txcore.checker.partition_state import PartitionState
 from txcore.checker.tenure import Tenure
 from txcore.history.log_survey import Survey
 from txcore.ids import IdFactory
-from txcore.records import OpKind, Parked
+from txcore.records import FINAL_KINDS, OpKind, Parked
 from txcore.sqlfence.async_fence import AsyncSqlFence
 
 _new = IdFactory.new
@@ -68,6 +68,13 @@ def enqueue_once(self, pending, copy=None):
 
 
 MUTANTS = [
+    Mutant(
+        "rollback-ends-unknown-half",
+        "A ROLLBACK of a half of which nothing else is known takes nothing off the operator's list.",
+        lambda: mock.patch.object(partition_state, "ENDS_OF_UNKNOWN", FINAL_KINDS),
+        "tests/core/checker/test_owner_races.py::"
+        "test_a_rollback_after_a_committed_leaves_the_parked_half_on_the_list[kafka-like]",
+    ),
     Mutant(
         "void-discard-frees-key",
         "A DISCARD under an outdated claim frees no order key.",

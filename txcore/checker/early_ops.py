@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from txcore.checker.decide import Pending, needs_copy
 from txcore.checker.read_halves import ReadHalf
 from txcore.op_rules import is_discard_in_force
 from txcore.records import DECIDING_KINDS, FINAL_KINDS, Op, OpKind, Position
+
+ENDS_OF_UNKNOWN: Final = FINAL_KINDS - {OpKind.ROLLBACK}
+"""Final ops that end a half of which nothing else is known: a COMMITTED before it would make a ROLLBACK void."""
 
 
 def is_early(op: Op, seen: ReadHalf) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Container
 from typing import Final
 
 from txcore.checker.decide import AT_ONCE_MS, Pending
-from txcore.checker.early_ops import committed_in, end_in, entry_left, is_early, needs_order
+from txcore.checker.early_ops import ENDS_OF_UNKNOWN, committed_in, end_in, entry_left, is_early, needs_order
 from txcore.checker.ordered_halves import OrderedHalves
 from txcore.checker.read_claims import ReadClaims
 from txcore.checker.read_halves import ReadHalf
@@ -364,9 +364,9 @@ class PartitionState(OrderedHalves):
     def drop_orphans(self, op_read: int, kept: Container[bytes] = ()) -> int:
         """Forget ops up to *op_read* that still wait for their half, but for ids that are *kept*.
 
-        To be called once every half that was stored when the op log was read up to there has been read: a half is
-        stored before each of its ops, so these have none here. Returns the number of ids whose half is missing. Ops
-        that were written before the owner's claim count only without a checkpoint: it may have passed their halves.
+        To be called once every half was read that was stored when the op log was read up to there: a half is stored
+        before each of its ops, so these have none here. Returns the number of ids whose half is missing. Ops before the
+        owner's claim count only without a checkpoint: it may have passed their halves.
         """
         strange, live_from = 0, self._live_from
         for identity, ops in list(self.early_ops.items()):
@@ -376,7 +376,7 @@ class PartitionState(OrderedHalves):
             strange += is_live or not self._begins_at_half
             # An end that comes now, of a half that no checkpoint names any more: it was parked, if it was not finished.
             for position, op in ops:
-                if position <= op_read and op.kind in FINAL_KINDS and live_from is not None and position > live_from:
+                if live_from is not None and live_from < position <= op_read and op.kind in ENDS_OF_UNKNOWN:
                     self._report_entry(identity, op.generation)
             if (stray := committed_in(ops)) is not None:
                 self.strays.append((identity, *stray))

@@ -132,6 +132,25 @@ def lose_halves(world):
 
 
 @pytest.mark.parametrize("profile", PROFILES[:-1], ids=lambda each: each.name)
+def test_a_rollback_after_a_committed_leaves_the_parked_half_on_the_list(profile):
+    """The next owner reads of a parked half only that ROLLBACK; the COMMITTED before it makes that void."""
+    world = Owners(profile, faults=Refusing(), listener=lambda _: State.ROLLBACK)
+    world.owned(7)
+    world.op(COMMITTED, 7)
+    owner = world.start()
+    world.run(600)
+    assert [(7, ParkCode.UNDELIVERABLE)] == world.parked()
+    world.restart(owner)
+    world.op(OpKind.ROLLBACK, 7)
+    world.run(60)
+    assert [7] == world.listed()
+    world.faults.refused = ""
+    world.operator.resume(name_of(7), "the target is back")
+    world.run(60)
+    assert [b"b7"] == world.delivered()
+
+
+@pytest.mark.parametrize("profile", PROFILES[:-1], ids=lambda each: each.name)
 def test_a_resume_asks_nothing_about_what_is_committed_when_retention_has_removed_it(profile):
     """The entry says that its half is committed, and where its COMMITTED was."""
     world = Owners(profile, faults=Refusing(), listener=lambda _: State.ROLLBACK)
