@@ -10,7 +10,7 @@ reads the logs, decides, and makes the copies: `PartitionState`, `decide`, `may_
 * In the end both are published or rolled back, unless A is parked.
 
 An owner reads a whole log at once, and acts when its tick came back: then it has read every op. What it has planned is
-written later, whatever happened meanwhile.
+written later, whatever happened meanwhile. Only after a release of its own it publishes the next half without a tick.
 
 Not covered, left to the simulator and to `make refine`: the proofs of copies, parts of reads, retention, releases in
 parts, halves of several keys, stores that keep resolutions unique.

@@ -112,15 +112,22 @@ def view(s: State, owner: Owner) -> Any:
     state = _folded(owner.begun, halves, ops, s.ops[: owner.op_read])
     for identity in owner.over:
         if (pending := state.pending.get(identity)) is not None:
+            pending.note(missing=())
             state.released(pending)
-    limits = SimpleNamespace(retry_s=1.0)
+    limits, clock = SimpleNamespace(retry_s=1.0), SimpleNamespace(elapsed_s=lambda: 0.0)
     return SimpleNamespace(
         state=state,
         is_replaying=owner.half_read < owner.end,
         now_ms=lambda: NOW_MS,
         broker_ms=lambda time_ms: time_ms,
         has_server_time=True,
-        context=SimpleNamespace(limits=limits),
+        is_draining=False,
+        may_write=True,
+        has_room=True,
+        in_round=(),
+        marked_s=0.0,
+        logs=SimpleNamespace(has_body=lambda _: True, gap=SimpleNamespace(mark=lambda _: None)),
+        context=SimpleNamespace(limits=limits, clock=clock),
     )
 
 
@@ -258,8 +265,8 @@ def _write(s: State, owner: Owner) -> Iterator[tuple[str, bool, State, Owner]]:
         published = _breached(s, owner)._replace(targets=(*s.targets, identity))
         yield f"publishes {name}", True, published, owner._replace(plan=("end", identity, body))
     elif step == "end":
-        settled = done._replace(over=done.over | {identity})
-        yield f"RELEASED {name}", True, _append(s, op_of(OpKind.RELEASED, identity, body[0], owner.token)), settled
+        after = _append(s, op_of(OpKind.RELEASED, identity, body[0], owner.token))
+        yield f"RELEASED {name}", True, after, _following(s, owner, done._replace(over=done.over | {identity}))
     elif step == "commit":
         committed = op_of(OpKind.COMMITTED, identity, body[0], owner.token)
         yield f"COMMITTED {name}", True, _append(_breached(s, owner), committed), done
@@ -269,6 +276,16 @@ def _write(s: State, owner: Owner) -> Iterator[tuple[str, bool, State, Owner]]:
         generation = wire.decode_parked(body).generation
         discard = op_of(OpKind.DISCARD, identity, generation, owner.token, ParkCode.UNDELIVERABLE)
         yield f"DISCARD {name}", True, _append(s, discard)._replace(parked=(*s.parked, body)), done
+
+
+def _following(s: State, owner: Owner, settled: Owner) -> Owner:
+    """Return *settled*, which publishes the next half at once: it may not have read the newest records."""
+    tenure = view(s, owner)
+    pending = tenure.state.pending.get(owner.plan[1]) if owner.plan else None
+    following = None if pending is None else tenure.state.released(pending)
+    if following is None or not (finish.may_follow(tenure, following) and finish.may_release(tenure, following)):
+        return settled
+    return _with(settled, "publish", following)
 
 
 def _breached(s: State, owner: Owner) -> State:

@@ -94,6 +94,11 @@ class Owners:
 
     def start(self) -> PartitionOwner:
         """Start an owner from the stored checkpoint."""
+        owner = self._made()
+        self._tasks.append(Task(owner, owner.run(), self.clock.now_s))
+        return owner
+
+    def _made(self) -> PartitionOwner:
         self._count += 1
         member = f"c{self._count}"
         claim = self.backend.claim(GROUP, member)
@@ -110,9 +115,7 @@ class Owners:
             listeners=(self,),
             fence=self.fence,
         )
-        owner = PartitionOwner(context, 0)
-        self._tasks.append(Task(owner, owner.run(), self.clock.now_s))
-        return owner
+        return PartitionOwner(context, 0)
 
     def kill(self, owner: PartitionOwner) -> None:
         """End an owner at once, with all of its flows."""

@@ -22,6 +22,7 @@ _new = IdFactory.new
 _read_half = PartitionState.read_half
 _note_discard = PartitionState._note_discard
 _enqueue = PartitionState._enqueue
+_may_follow = finish.may_follow
 
 
 def new_of_a_millisecond(self, partition_count=1):
@@ -67,7 +68,31 @@ def enqueue_once(self, pending, copy=None):
         _enqueue(self, pending)
 
 
+def follow_from_a_round(tenure, pending):
+    """Let a half follow the one before it although it is in a round."""
+    with mock.patch.object(tenure, "in_round", ()):
+        return _may_follow(tenure, pending)
+
+
+def follow_again(tenure, pending):
+    """Let a half follow the one before it although a release of it may be under way."""
+    extras = msgspec.structs.replace(pending.extras, failures=0, refusals=0, missing=None)
+    return _may_follow(tenure, msgspec.structs.replace(pending, extras=extras))
+
+
 MUTANTS = [
+    Mutant(
+        "half-of-a-round-follows",
+        "A half whose tick is under way is released after that, and not at once after the one before it.",
+        lambda: mock.patch.object(finish, "may_follow", follow_from_a_round),
+        "tests/core/checker/test_hand_over.py::test_a_half_of_a_round_does_not_follow",
+    ),
+    Mutant(
+        "tried-half-follows",
+        "A half that was tried is released again only after a tick.",
+        lambda: mock.patch.object(finish, "may_follow", follow_again),
+        "tests/core/checker/test_hand_over.py::test_a_half_that_was_tried_before_is_released_again_after_a_tick",
+    ),
     Mutant(
         "rollback-ends-unknown-half",
         "A ROLLBACK of a half of which nothing else is known takes nothing off the operator's list.",

@@ -225,9 +225,11 @@ class Pending(msgspec.Struct, gc=False, kw_only=True):
 
     def note(self, **changes: Any) -> None:
         """Change fields of `extras`."""
-        # Most notes change no value.
-        if any(getattr(self.extras, name) != value for name, value in changes.items()):
-            self.extras = msgspec.structs.replace(self.extras, **changes)
+        extras = self.extras
+        for name, value in changes.items():
+            if getattr(extras, name) != value:  # most notes change no value
+                self.extras = msgspec.structs.replace(extras, **changes)
+                return
 
     def set_terms(self, terms: Terms) -> None:
         """Let it be judged by *terms*; immunity began when it did."""
@@ -262,7 +264,7 @@ def needs_copy(discard: Op) -> bool:
 
 
 def decide(pending: Pending, now_ms: float, *, must_carry: bool) -> Decision:
-    """Return the next step for *pending* at *now_ms*, knowing all ops written before.
+    """Return the next step for *pending* at *now_ms*, by the ops that were read.
 
     Immunity ends at its last millisecond exactly (RocketMQ #544 skipped that one) and uses up no check.
     """

@@ -7,9 +7,10 @@ Only a half whose messages the message table's relay has sent is ended without o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from txcore.checker import op_writing, retry_backoff
-from txcore.checker.decide import AT_ONCE_MS, NEVER_MS, Pending
+from txcore.checker import in_hand, op_writing, retry_backoff
+from txcore.checker.decide import AT_ONCE_MS, NEVER_MS, Decision, Pending, decide
 from txcore.checker.tenure import Tenure
 from txcore.history.parked_entries import closed_record
 from txcore.op_rules import outcome_of
@@ -17,6 +18,12 @@ from txcore.records import OpKind, Outcome, ParkCode, Status
 from txcore.runtime import instrumentation as names
 from txcore.runtime.commands import Flow
 from txcore.runtime.instrumentation import trace_of
+
+FOLLOW_S: Final = 0.5
+"""Longest time, in seconds, since an owner wrote its last mark that was read back, for which halves follow each other.
+
+A replaced owner whose reader is silent publishes no longer than that.
+"""
 
 
 def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
@@ -53,16 +60,18 @@ def finish(tenure: Tenure, pending: Pending) -> Flow[None]:
         position=pending.extras.final_at,
         forced=pending.extras.forced,
     )
-    status = outcome.status
+    status, following = outcome.status, None
     if status is Status.DURABLE:
         if is_commit:  # nothing is left to publish; after a ROLLBACK all is, should a COMMITTED come before it
             pending.note(missing=())
-            tenure.state.released(pending)
+            following = tenure.state.released(pending)
         pending.due_ms = tenure.now_ms() + context.limits.read_back_s * 1000
         identity, took_s, trace = half.transaction_id, context.clock.elapsed_s() - began_s, trace_of(half)
         end = OpKind(outcome_of(kind)).name
         context.report.event(names.HALF_FINISHED, transaction_id=identity, end=end, took_s=took_s, trace=trace)
         context.counts[end.lower()] += 1
+        if following is not None and may_follow(tenure, following):
+            yield from in_hand.start(tenure, following, finish(tenure, following))
     elif status is Status.REFUSED and is_commit and outcome.missing:
         _refused(tenure, pending, outcome)
     else:
@@ -88,6 +97,24 @@ def may_release(tenure: Tenure, pending: Pending) -> bool:
     return False
 
 
+def may_follow(tenure: Tenure, pending: Pending) -> bool:
+    """Return whether a half may be published at once after the one before it in its order key, without a tick.
+
+    Its COMMITTED was read back as the first final op, and no later op changes that. A half that this owner has tried to
+    release needs a tick that was written afterwards (R17); one of the round that is under way has a tick. One whose
+    record or journal must be read waits for others like it. Other halves need their rounds, so there must be room.
+    """
+    extras = pending.extras
+    is_new = not extras.failures and not extras.refusals and extras.missing is None and extras.look_back is None
+    is_taken = pending.is_busy or pending.transaction_id in tenure.in_round
+    if not is_new or is_taken or not tenure.has_room or not tenure.may_write or tenure.is_draining:
+        return False
+    if tenure.context.clock.elapsed_s() - tenure.marked_s > FOLLOW_S or not tenure.logs.has_body(pending):
+        return False
+    tenure.logs.gap.mark(pending)
+    return decide(pending, tenure.now_ms(), must_carry=False) is Decision.FINISH
+
+
 def lacks_committed(pending: Pending) -> bool:
     """Return whether nothing of a half that is decided COMMIT may be published yet, nor said to be.
 
@@ -97,7 +124,7 @@ def lacks_committed(pending: Pending) -> bool:
 
 
 def _commit(tenure: Tenure, pending: Pending) -> Flow[None]:
-    """Write COMMITTED; it is acted upon once read back, after the next tick."""
+    """Write COMMITTED; it is acted upon once read back."""
     if (yield from op_writing.write(tenure, pending, OpKind.COMMITTED, forced=pending.extras.forced)):
         pending.due_ms = AT_ONCE_MS
 

@@ -356,6 +356,10 @@ class LogReader:
         """Read single records of a log again; see `Reader.fetch`."""
         return self._readers[kind].fetch(positions)
 
+    def has_body(self, pending: Pending) -> bool:
+        """Return whether `load` gives a half its record without a request."""
+        return self._context.bodies.get((self._tenure.partition, pending.position)) is not None
+
     def load(self, pendings: Sequence[Pending]) -> Flow[None]:
         """Give halves in hand their records, all that were not read lately in one request; those gone have none.
 

@@ -25,10 +25,22 @@ class OrderedHalves(DueHalves):
         self.order = KeyOrder()
         self._holds_parked = holds_parked
 
-    def released(self, pending: Pending) -> None:
-        """Note that the targets of a half are published, before its RELEASED was read back."""
-        if pending.extras.order_key:
-            self._pass(pending.transaction_id)
+    def _has_turn(self, pending: Pending) -> bool:
+        """Return whether a committed half is looked at now: else when all earlier ones of its order key are over.
+
+        One with a journal to be read, or whose ops retention may have removed, does not wait: it may have to be parked.
+        """
+        extras = pending.extras
+        if not extras.order_key or pending.was_replayed or extras.look_back is not None or extras.park is not None:
+            return True
+        return self.order.is_first(pending.transaction_id)
+
+    def released(self, pending: Pending) -> Pending | None:
+        """Note that the targets of a half are published, before its RELEASED was read back.
+
+        Returns the next half of its order key, if that waits for its release.
+        """
+        return self._pass(pending.transaction_id) if pending.extras.order_key else None
 
     def lose_held(self, pending: Pending) -> bool:
         """Note that the record of a half is gone, if it is a held one; returns whether it is.
@@ -46,7 +58,9 @@ class OrderedHalves(DueHalves):
         extras, place = pending.extras, (copy or pending).extras.first_position
         if extras.order_key and place >= 0:
             identity = pending.transaction_id
-            pending.note(first_position=self.order.add(identity, extras.order_key, place))
+            first_position = self.order.add(identity, extras.order_key, place)
+            if first_position != extras.first_position:
+                pending.note(first_position=first_position)
             if copy is not None and pending.is_committed and not pending.is_held and self.order.is_first(identity):
                 self.schedule(pending, AT_ONCE_MS)
 
@@ -88,9 +102,12 @@ class OrderedHalves(DueHalves):
         seen.held.note(carry_again_ms=0.0, copied_ms=copy.copied_ms)
         self._enqueue(seen.held, copy)
 
-    def _pass(self, identity: bytes) -> None:
-        """Note that a half is over: the next one of its order key is due, if it waits for its release."""
+    def _pass(self, identity: bytes) -> Pending | None:
+        """Note that a half is over: the next one of its order key is due, and returned, if it waits for its release."""
         first = self.order.end(identity)
         seen = None if first is None else self._newest.get(first)
-        if seen is not None and seen.pending is not None and seen.pending.is_committed:
-            self.schedule(seen.pending, AT_ONCE_MS)
+        pending = None if seen is None else seen.pending
+        if pending is None or not pending.is_committed:
+            return None
+        self.schedule(pending, AT_ONCE_MS)
+        return pending

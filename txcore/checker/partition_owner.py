@@ -1,7 +1,8 @@
 """The owner of one partition, as one flow: claim, read, tick, judge the due halves, checkpoint, give up.
 
 Whatever is written carries the owner's token. A half is judged only after the owner's own TICK, written after the
-half was read, came back from the op log.
+half was read, came back from the op log. Only the next half of an order key may follow a release without one
+(`finish.may_follow`).
 """
 
 from __future__ import annotations
@@ -169,19 +170,23 @@ class PartitionOwner:
 
     def _round(self, logs: LogReader) -> Flow[int]:
         """Judge the halves that are due, after a tick of our own; returns how many halves were judged."""
-        limits = self.context.limits
-        now_ms = self.tenure.now_ms()
-        due_ms = self.tenure.state.next_due_ms()
-        if due_ms is None or due_ms > now_ms or not self._has_room():
+        tenure, limits = self.tenure, self.context.limits
+        now_ms = tenure.now_ms()
+        due_ms = tenure.state.next_due_ms()
+        if due_ms is None or due_ms > now_ms or not tenure.has_room:
             return 0
-        due = self.tenure.state.take_due(now_ms, limits.batch_count_max - self.tenure.in_hand)
-        if not (yield from self._mark(logs, OpKind.TICK)):
-            for pending in due:
-                if not pending.is_closed:
-                    self.tenure.state.schedule(pending, self.tenure.now_ms() + limits.retry_s * 1000)
-            return 0
-        yield from check_steps.judge(self.tenure, due)
-        return len(due)
+        due = tenure.state.take_due(now_ms, limits.batch_count_max - tenure.in_hand)
+        tenure.in_round = {pending.transaction_id for pending in due}
+        try:
+            if (yield from self._mark(logs, OpKind.TICK)):
+                yield from check_steps.judge(tenure, due)
+                return len(due)
+        finally:
+            tenure.in_round = ()
+        for pending in due:
+            if not pending.is_closed:
+                tenure.state.schedule(pending, tenure.now_ms() + limits.retry_s * 1000)
+        return 0
 
     def _end_sweep(self, logs: LogReader) -> Flow[None]:
         """Read both logs to their ends; the sweep is over if that brought nothing new that is due."""
@@ -218,6 +223,7 @@ class PartitionOwner:
             count = logs.read()
             if logs.is_back:
                 self.tenure.worked()
+                self.tenure.marked_s = sent_s
                 if logs.mark_ms is not None:
                     self.tenure.learn_time(logs.mark_ms, sent_s, acked_s or context.clock.elapsed_s())
                 return True
@@ -290,12 +296,8 @@ class PartitionOwner:
             return 0.0
         return max(self.tenure.now_ms() - since_ms, 0.0) / 1000
 
-    def _has_room(self) -> bool:
-        """Return whether a round may begin; its tick costs as much for one half as for many."""
-        return self.tenure.in_hand <= self.context.limits.batch_count_max / 2
-
     def _pause_s(self, idle_s: float) -> float:
-        due_ms = self.tenure.state.next_due_ms() if self._has_room() and not self.tenure.is_draining else None
+        due_ms = self.tenure.state.next_due_ms() if self.tenure.has_room and not self.tenure.is_draining else None
         if idle_s >= self.context.limits.idle_poll_s:
             idle_s = until_beat(self.context.clock, idle_s)
         return idle_s if due_ms is None else max(min(idle_s, (due_ms - self.tenure.now_ms()) / 1000), 0.001)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from txcore.checker.decide import AT_ONCE_MS, Pending
+from txcore.checker.decide import AT_ONCE_MS, NEVER_MS, Pending
 from txcore.checker.early_ops import ENDS_OF_UNKNOWN, committed_in, end_in, entry_left, is_early, needs_order
 from txcore.checker.ordered_halves import OrderedHalves
 from txcore.checker.read_claims import ReadClaims
@@ -337,7 +337,7 @@ class PartitionState(OrderedHalves):
         """Note that a half is decided COMMIT by the COMMITTED at *position*, so that its owner publishes it (R17)."""
         if not pending.is_committed or position < pending.extras.final_at:
             pending.commit(position, at_ms)
-            self.schedule(pending, AT_ONCE_MS)
+            self.schedule(pending, AT_ONCE_MS if self._has_turn(pending) else NEVER_MS)
 
     def _end(self, pending: Pending, op: Op, position: int) -> None:
         """Close a half with its final op; an earlier generation was parked, and its entry may still be open.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from txcore.checker.context import CheckContext
@@ -29,6 +31,8 @@ class Tenure:
             where it ends, as when it is full: then judging must not wait.
         blocked: Why the reading stopped for good, at a record of a newer txcore; nothing of the partition is judged.
         in_hand: How many halves have a flow of their own now; see `in_hand.take`.
+        in_round: Ids of the halves whose tick is under way, or that are being judged after it.
+        marked_s: Time at which the owner wrote its last mark that was read back.
         state, logs: What was read, and the reader of both logs; the owner sets them when it has its checkpoint.
         offset_ms: From the process's clock to the broker's, where the broker has one; it may fall, but never rises.
     """
@@ -44,6 +48,8 @@ class Tenure:
         self.may_judge = False
         self.blocked = ""
         self.in_hand = 0
+        self.in_round: Collection[bytes] = ()
+        self.marked_s = -math.inf
         self.offset_ms = 0.0
         self._offset_max_ms: float | None = None  #: the broker's clock was never farther ahead
         self.state = PartitionState()
@@ -73,6 +79,11 @@ class Tenure:
     def may_write(self) -> bool:
         """Whether the ops of halves in hand may still be written."""
         return self.is_active and not self.blocked
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a round may begin; its tick costs as much for one half as for many."""
+        return self.in_hand <= self.context.limits.batch_count_max / 2
 
     @property
     def has_server_time(self) -> bool:

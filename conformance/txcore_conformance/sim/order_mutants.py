@@ -8,6 +8,7 @@ import msgspec
 
 from txcore.checker import carrying, check_steps, finish
 from txcore.checker.decide import Decision, Pending, decide
+from txcore.checker.key_order import KeyOrder
 from txcore.checker.ordered_halves import OrderedHalves
 from txcore.checker.read_halves import ReadHalf, ReadHalves
 from txcore.checker.tenure import Tenure
@@ -71,7 +72,7 @@ def free_before_release(tenure: Tenure, pending: Pending) -> bool:
 
 
 MUTANTS: Mapping[str, Mutant] = {
-    "order_ignored": Mutant("R18", replace(finish, "may_release", lambda *_: True)),
+    "order_ignored": Mutant("R18", replace(KeyOrder, "is_first", lambda *_: True)),
     "later_half_passes_undecided": Mutant("R18", replace(OrderedHalves, "_enqueue", undecided_is_passed)),
     "parked_half_frees_key": Mutant("R18", replace(OrderedHalves, "_leave", parked_is_over)),
     "held_half_forgotten": Mutant("R18", replace(ReadHalves, "pass_closed", forget_held)),
