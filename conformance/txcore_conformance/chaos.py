@@ -2,6 +2,7 @@
 
     python -m txcore_conformance.chaos --broker kafka --seconds 300
     python -m txcore_conformance.chaos --broker nats --seed 4711 --json
+    python -m txcore_conformance.chaos --broker kafka --release owner --order-keys 100 --heads 20
 
 Producers in four styles and two checkers work through a proxy while producers, checkers and the broker are killed and
 frozen and the network is cut, frozen, refused, or loses replies. Afterwards every half must be decided or parked within
@@ -22,13 +23,13 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from txcore.producer.arguments import ReleaseName
-from txcore_conformance import servers
+from txcore_conformance import chaos_heads, servers
 from txcore_conformance.chaos_faults import Nemesis, Planned, shortfall
 from txcore_conformance.harness import Harness
 from txcore_conformance.live import Crew, Verdict
@@ -38,6 +39,10 @@ REST_TIME_MAX_S: Final = 60.0
 READY_TIME_MAX_S: Final = 60.0
 CHECKERS: Final = 2
 RATE: Final = 12.0
+HEADS_SPARE: Final = 1.5
+"""Number of halves that stay UNKNOWN, as a multiple of those that must be parked and ended in a run."""
+HEADS_TIME_MAX_S: Final = 60.0
+"""Longest time, in seconds, until the last of these was parked and ended, beyond the time of all other halves."""
 ACCEPTED_AFTER: Final = 20
 STATUS_EVERY_S: Final = 10.0
 ARTEFACTS: Final = Path(".artefacts")
@@ -56,6 +61,7 @@ class Report:
     seconds: float
     faults: dict[str, int] = field(default_factory=dict)
     rest_s: float = 0.0
+    heads: dict[str, int] = field(default_factory=dict)
     verdict: Verdict = field(default_factory=Verdict)
     problems: list[str] = field(default_factory=list)
     artefacts: str = ""
@@ -74,6 +80,8 @@ def run(
     checkers: int = CHECKERS,
     release: ReleaseName = "producer",
     order_keys: int = 0,
+    heads: int = 0,
+    rate: float = RATE,
 ) -> Report:
     """Run the workload under faults on a started harness with a private broker, and judge it.
 
@@ -85,21 +93,26 @@ def run(
         checkers: Number of checkers.
         release: What publishes the halves.
         order_keys: Number of order keys of the messages, which an owner then publishes in order; 0 for none.
+        heads: Least number of parked halves that hold order keys up until an operator ends them.
+        rate: Transactions a second that each producer begins at most.
     """
     broker = getattr(harness, "broker", None)
     url = broker.proxied_url + harness.url_options if broker is not None else harness.url  # type: ignore[attr-defined]
     report = Report(getattr(broker, "name", type(harness).__name__), getattr(broker, "version", ""), seed, seconds)
     with Crew(harness, folder, seed=seed, url=url, database=database) as crew:
         crew.release, crew.order_keys = release, order_keys
-        for role in producers:
-            crew.start(role, rate=RATE)
-        for _ in range(checkers):
-            crew.start("checker")
-        crew.until(lambda: crew.count("ready") == len(crew.processes), "a start of every process", READY_TIME_MAX_S)
-        crew.until(lambda: crew.accepted() > 0, "the first transaction", READY_TIME_MAX_S)
+        rates = dict.fromkeys(producers, rate) | ({chaos_heads.ROLE: HEADS_SPARE * heads / seconds} if heads else {})
+        _start(crew, rates, checkers)
+        operator = chaos_heads.Heads(crew, heads)
         nemesis = Nemesis(crew, broker, say, seed=seed, plans=plans)
         started_s = time.monotonic()
-        nemesis.run(seconds, _Status(crew, nemesis, say).look)
+        status = _Status(crew, nemesis, say)
+
+        def watch() -> None:
+            operator.look()
+            status.look()
+
+        nemesis.run(seconds, watch)
         last_fault_s = time.monotonic()
         report.seconds = round(last_fault_s - started_s, 1)
         report.faults = dict(nemesis.counts)
@@ -109,21 +122,39 @@ def run(
         report.problems += crew.unexpected_ends() + _stalled(crew)
         say(f"faults are over; {crew.accepted()} transactions were accepted; the checkers decide the rest")
         report.problems += crew.dismiss(crew.at_work(checkers=False))
-        try:
-            crew.wait_for_rest(max(1.0, REST_TIME_MAX_S - (time.monotonic() - last_fault_s)))
-        except TimeoutError as error:
-            report.problems.append(f"L1: {error}")
-            for process in crew.at_work(checkers=True):
-                process.send(signal.SIGUSR1)  # What it waits for is then in its log.
+        rest_time_max_s = REST_TIME_MAX_S + (HEADS_TIME_MAX_S if heads else 0.0)
+        report.problems += _restless(crew, rest_time_max_s - (time.monotonic() - last_fault_s), watch)
         report.rest_s = time.monotonic() - last_fault_s
         report.problems += crew.dismiss(crew.at_work(checkers=True))
         report.verdict = crew.judge()
-        report.problems += report.verdict.problems
+        report.problems += report.verdict.problems + operator.shortfall()
+        report.heads = dict(operator.counts)
         if order_keys and not report.verdict.ordered:
             report.problems.append("no transaction with an order key was published")
         faults = [asdict(fault) for fault in crew.faults]
         (folder / "faults.json").write_text(json.dumps(faults, indent=1), encoding="utf-8")
     return report
+
+
+def _start(crew: Crew, rates: Mapping[str, float], checkers: int) -> None:
+    """Start a producer of each role with its rate, and checkers; return when all of them are at work."""
+    for role, rate in rates.items():
+        crew.start(role, rate=rate)
+    for _ in range(checkers):
+        crew.start("checker")
+    crew.until(lambda: crew.count("ready") == len(crew.processes), "a start of every process", READY_TIME_MAX_S)
+    crew.until(lambda: crew.accepted() > 0, "the first transaction", READY_TIME_MAX_S)
+
+
+def _restless(crew: Crew, timeout_s: float, watch: Callable[[], None]) -> list[str]:
+    """Wait for the decision of every half; returns the problem if some are still open."""
+    try:
+        crew.wait_for_rest(max(1.0, timeout_s), watch)
+    except TimeoutError as error:
+        for process in crew.at_work(checkers=True):
+            process.send(signal.SIGUSR1)  # What it waits for is then in its log.
+        return [f"L1: {error}"]
+    return []
 
 
 def _stalled(crew: Crew) -> list[str]:
@@ -173,12 +204,14 @@ def lines_of(report: Report) -> list[str]:
     ends = ", ".join(f"{count} {end}" for end, count in sorted(verdict.transactions.items()))
     duplicates = [f"{count} {cause}" for cause, count in verdict.duplicates.items()]
     kinds = [f"{count} {kind}" for kind, count in sorted(report.faults.items())]
+    heads = [f"{count} {end}" for end, count in sorted(report.heads.items())]
     lines = [
         f"broker        {report.broker} {report.version}, {report.seconds:g} s, seed {report.seed}",
         *_wrapped("faults", f"{sum(report.faults.values())}: " + ", ".join(kinds)),
         f"transactions  {sum(verdict.transactions.values())}: {ends}",
         f"targets       {verdict.targets}; {verdict.lost} lost, {verdict.leaked} leaked",
         *([f"ordered       {verdict.ordered} transactions with an order key"] if verdict.ordered else []),
+        *([f"heads         {', '.join(heads)}"] if heads else []),
         *_wrapped("duplicates", f"{sum(verdict.duplicates.values())}: " + ", ".join(duplicates or ["none"])),
         f"at rest       {report.rest_s:.1f} s after the last fault",
     ]
@@ -227,10 +260,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--database", choices=("postgresql", "mariadb", "sqlite"), default="postgresql")
     parser.add_argument("--release", choices=("producer", "owner"), default="producer", help="what publishes halves")
     parser.add_argument("--order-keys", type=int, default=0, metavar="N", help="publish in order; --release owner")
+    parser.add_argument("--heads", type=int, default=0, metavar="N", help="parked halves that hold order keys up")
+    parser.add_argument("--rate", type=float, default=RATE, help="transactions a second of each producer")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, progress to standard error")
     chosen = parser.parse_args(arguments)
     if chosen.order_keys and chosen.release != "owner":
         parser.error("--order-keys needs --release owner: only a partition's owner keeps an order")
+    if chosen.heads and not chosen.order_keys:
+        parser.error("--heads needs --order-keys: a parked half holds an order key up")
     seed = chosen.seed or str(int(time.time()))
 
     def say(line: str) -> None:
@@ -244,6 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         quiet_drivers(Path(folder) / "run.log")
         options: dict[str, Any] = {"database": database, "release": chosen.release, "order_keys": chosen.order_keys}
+        options |= {"heads": chosen.heads, "rate": chosen.rate}
         report = run(harness, chosen.seconds, seed, say, folder=Path(folder), **options)
         if report.problems:
             keep(report, Path(folder), getattr(harness, "broker", None))

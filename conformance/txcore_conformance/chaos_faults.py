@@ -174,7 +174,7 @@ class Nemesis:
             victim = victims[int(fault.choice * len(victims))]
             if verb == "kill":
                 self._crew.kill(victim)
-                self._crew.start(victim.role)
+                self._crew.start(victim.role, rate=victim.rate)
             else:
                 started_s = self._crew.freeze(victim)
                 thaw = threading.Thread(target=self._thaw, args=(victim, started_s, fault.length_s))

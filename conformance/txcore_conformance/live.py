@@ -47,6 +47,7 @@ class Process:
     name: str
     popen: subprocess.Popen[bytes]
     journal: Path
+    rate: float
     is_frozen: bool = False
     is_dismissed: bool = False
 
@@ -94,16 +95,17 @@ class Crew:
         self.seed = seed or secrets.token_hex(4)
         self.release: ReleaseName = "producer"  #: what publishes the halves; set before any process starts
         self.order_keys = 0  #: number of order keys, as `release`
+        self.rolled_back: set[bytes] = set()  #: ids of transactions that an operator has rolled back
         self._url = url or harness.url
         self._database = database or f"sqlite:///{folder / 'service.db'}"
         self._counts: Counter[str] = Counter()
         self._backend: Backend | None = None
-        self._orders = Orders(self._database)
+        self.orders = Orders(self._database)
         self.topics: tuple[str, ...] = ()
 
     def __enter__(self) -> Crew:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._orders.create()
+        self.orders.create()
         for name in ("live-a", "live-b"):
             topic = self.harness.topic(f"{name}-{secrets.token_hex(5)}")
             self.harness.create_topic(topic)
@@ -118,7 +120,7 @@ class Crew:
                 process.popen.wait()
         if self._backend is not None:
             self._backend.close(CALL_TIMEOUT_S / 3).result(CALL_TIMEOUT_S)
-        self._orders.close()
+        self.orders.close()
 
     @property
     def backend(self) -> Backend:
@@ -156,7 +158,7 @@ class Crew:
         )
         command = [sys.executable, "-m", "txcore_conformance.live_actor", job.to_json()]
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = Process(role, name, spawn(command, log, Path.cwd(), signal.SIGKILL), journal)
+            process = Process(role, name, spawn(command, log, Path.cwd(), signal.SIGKILL), journal, rate)
         self.processes.append(process)
         return process
 
@@ -266,16 +268,21 @@ class Crew:
             time.sleep(POLL_S)
         return time.monotonic() - started_s
 
-    def wait_for_rest(self, timeout_s: float) -> float:
-        """Wait until every half is decided or parked and return the time that it took.
+    def wait_for_rest(self, timeout_s: float, watch: Callable[[], None] = lambda: None) -> float:
+        """Wait until every half is decided or parked and return the time that it took; call *watch* from time to time.
 
         Raises:
             TimeoutError: some halves are still open; the text names a few.
         """
-        committed = self._orders.committed()
+        committed = self.orders.committed()
         undecided = Undecided(self.backend, self.group)
+
+        def is_at_rest() -> bool:
+            watch()
+            return not undecided.look(committed)
+
         try:
-            return self.until(lambda: not undecided.look(committed), "the decision of every half", timeout_s)
+            return self.until(is_at_rest, "the decision of every half", timeout_s)
         except TimeoutError as error:
             open_ids = undecided.look(committed)
             names = ", ".join(id_text(identity) for identity in sorted(open_ids)[:5])
@@ -300,13 +307,13 @@ class Crew:
     def judge(self) -> Verdict:
         """Read everything back and judge it as at rest."""
         history = History(at_rest=True, topics=set(self.topics))
-        committed = self._orders.committed()
+        committed = self.orders.committed()
         for identity in committed:
             history.committed(identity)
         for identity, journey in oracle.journeys(self.backend, self.group).items():
             half = journey.half
             is_known = half is not None and not half.messages[0].body.startswith(NEVER_KNOWN)
-            if is_known and identity not in committed:
+            if (is_known and identity not in committed) or identity in self.rolled_back:
                 history.rolled_back(identity)
         is_once = oracle.is_released_once(self.backend.capabilities, self.release)
         for identity, reasons in () if is_once else self.causes().items():

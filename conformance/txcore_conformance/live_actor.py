@@ -1,4 +1,4 @@
-"""One process of a live run: a producer in one of four styles, or a checker. It works until SIGTERM.
+"""One process of a live run: a producer in one of five styles, or a checker. It works until SIGTERM.
 
     python -m txcore_conformance.live_actor '{"role": "checker", "url": …}'
 
@@ -153,7 +153,8 @@ class Actor:
         if producer is None:
             return
         self._journal.write("ready")
-        once = {"database": self._database, "pipelined": self._pipelined}.get(job.role, self._listener)
+        styles = {"database": self._database, "pipelined": self._pipelined, "heads": self._head}
+        once = styles.get(job.role, self._listener)
         size = PIPELINE if job.role == "pipelined" else 1
         while not self._stop.is_set():
             try:
@@ -180,6 +181,11 @@ class Actor:
         result = producer.send_message_in_transaction(self._alone(arg), arg)
         self._journal.write("end", result.transaction_id.hex(), result.end.state.value if result.end else "silent")
 
+    def _head(self, producer: TransactionProducer) -> None:
+        """Store a half that stays UNKNOWN, so that it is parked, and holds its order key up."""
+        result = producer.send_message_in_transaction(self._message("unknown", self._order_key()), "unknown")
+        self._journal.write("end", result.transaction_id.hex(), "silent")
+
     def _pipelined(self, producer: TransactionProducer) -> None:
         args = [self._arg() for _ in range(PIPELINE)]
         for result in producer.send_many([(self._alone(arg), arg) for arg in args]):
@@ -195,7 +201,7 @@ class Actor:
         return b"order-%d" % self._random.randrange(self._job.order_keys) if self._job.order_keys else None
 
     def _alone(self, arg: str) -> Message:
-        """Return the only message of a transaction; what is never known is parked, and would hold its key for ever."""
+        """Return the only message of a transaction; no operator ends what is never known, so it has no order key."""
         return self._message(arg, None if arg == "unknown" else self._order_key())
 
     def _message(self, arg: str, order_key: bytes | None) -> Message:

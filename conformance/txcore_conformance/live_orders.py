@@ -16,7 +16,7 @@ from sqlalchemy import event
 from txcore import HalfView, LocalTransactionState, Message, SqlFence, TransactionListener, current_transaction
 
 NEVER_KNOWN: Final = b"never known"
-"""First bytes of the body of a message whose transaction stays UNKNOWN for ever."""
+"""First bytes of the body of a message whose transaction stays UNKNOWN, unless an operator notes that it committed."""
 BUSY_TIMEOUT_S: Final = 20
 _COMMITTED, _NEVER = 1, 2
 _INSERT: Final = "INSERT INTO live_orders (transaction_id, outcome) VALUES (:id, :outcome)"
@@ -68,6 +68,18 @@ class Orders:
             found = connection.execute(select, {"id": transaction_id}).scalar_one()
         return LocalTransactionState.COMMIT if found == _COMMITTED else LocalTransactionState.ROLLBACK
 
+    def commit(self, transaction_id: bytes) -> None:
+        """Note that a transaction has committed, whose outcome the service did not know; it may be noted already."""
+        with self.engine.begin() as connection:
+            insert = sqlalchemy.text(_INSERT + self._unless_there)
+            connection.execute(insert, {"id": transaction_id, "outcome": _COMMITTED})
+
+    def has(self, transaction_id: bytes) -> bool:
+        """Return whether a transaction has committed; a missing one may commit later."""
+        select = sqlalchemy.text("SELECT 1 FROM live_orders WHERE transaction_id = :id AND outcome = 1")
+        with self.engine.connect() as connection:
+            return connection.execute(select, {"id": transaction_id}).first() is not None
+
     def committed(self) -> set[bytes]:
         """Return the ids of all committed transactions."""
         select = sqlalchemy.text("SELECT transaction_id FROM live_orders WHERE outcome = 1")
@@ -86,7 +98,7 @@ class Orders:
 
 
 class OrderListener(TransactionListener):
-    """Local transactions by *arg*: commit, rollback, silent (commits, returns UNKNOWN), unknown (UNKNOWN for ever).
+    """Local transactions by *arg*: commit, rollback, silent (commits, returns UNKNOWN), unknown (stays UNKNOWN).
 
     With *is_fenced* each inserts the fence row in its own transaction, and the check is the fence's.
     """
@@ -113,9 +125,10 @@ class OrderListener(TransactionListener):
         return LocalTransactionState.UNKNOWN if arg == "silent" else LocalTransactionState.COMMIT
 
     def check_local_transaction(self, half: HalfView) -> LocalTransactionState:
-        """Look up the id; a missing id is closed for ever."""
+        """Look up the id; a missing id is closed for ever, but for those of transactions that stay UNKNOWN."""
         if half.messages[0].body.startswith(NEVER_KNOWN):
-            return LocalTransactionState.UNKNOWN
+            is_known = self._orders.has(half.transaction_id)
+            return LocalTransactionState.COMMIT if is_known else LocalTransactionState.UNKNOWN
         return self._orders.outcome(half.transaction_id)
 
 

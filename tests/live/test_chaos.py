@@ -56,11 +56,11 @@ def harness():
     made.stop()
 
 
-def _run(harness, folder, *planned, **options):
+def _run(harness, folder, *planned, seconds=60.0, **options):
     said = []
     report = chaos.run(
         harness,
-        60.0,
+        seconds,
         "test",
         said.append,
         folder=folder,
@@ -129,3 +129,12 @@ def test_the_command_line_prints_json(capsys, monkeypatch):
     report = json.loads(capsys.readouterr().out)
     assert ("5", []) == (report["seed"], report["problems"])
     assert Verdict(**report["verdict"]).transactions["commit"] > 0
+
+
+@pytest.mark.heavy
+def test_an_operator_ends_parked_halves_that_hold_their_keys(harness, tmp_path):
+    """Later halves of their keys are published after them, or, after a rollback, without them."""
+    fault = Planned(5.0, "kill-checker", 0.0, 0.2, 10)
+    report, _ = _run(harness, tmp_path / "run", fault, seconds=6.0, release="owner", order_keys=2, heads=2)
+    assert ([], {"resumed", "rolled back"}) == (report.problems, set(report.heads))
+    assert any(line.startswith("heads") for line in chaos.lines_of(report))
