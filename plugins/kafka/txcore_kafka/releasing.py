@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -32,8 +32,10 @@ RELEASES: Final = "releases"
 MARKS: Final = "marks"
 IN_TRANSACTIONS: Final = "in transactions"
 Item = TypeVar("Item")
-Unsure: TypeAlias = "defaultdict[tuple[str, tuple[str, ...]], list[Item]]"
-"""The items of a batch that need news of a group and of topics, by these; one question is asked for all of them."""
+Question: TypeAlias = "tuple[str, tuple[str, ...]]"
+"""A group and topics that the broker must be asked for."""
+Unsure: TypeAlias = "list[tuple[Question, Item]]"
+"""The items of a batch that cannot be sent before a question is answered; those with the same one share it."""
 
 
 class Releaser:
@@ -68,30 +70,35 @@ class Releaser:
 
     def _sendable_halves(self, halves: Halves, now_s: float) -> Sequence[int]:
         """Return the indices of those that can be sent now; the others are refused, or sent later."""
-        counts, size_max, examine = self._control.partition_counts, self._options.body_size_max, self._targets.examine
+        counts = self._control.partition_counts
+        size_max = self._options.body_size_max
         items = halves.items
         if type(items) is HalfColumns and items.group in counts and self._targets.accept(items, size_max, now_s):
             return range(len(items))
         known: list[int] = []
-        unsure: Unsure[int] = defaultdict(list)
+        unsure: Unsure[int] = []
         limits: dict[str, int] = {}
         for index, half in enumerate(items):
             try:
                 if len(half.body) > size_max:
                     raise _too_large(half, size_max)
-                unknown = examine(half, limits, now_s)
+                unknown = self._targets.examine(half, limits, now_s)
             except MessageRejectedError as error:
                 halves.refuse(index, error)
                 continue
             if unknown or half.group not in counts:
-                unsure[half.group, tuple(unknown)].append(index)
+                unsure.append(((half.group, tuple(unknown)), index))
             else:
                 known.append(index)
-        for (group, topics), indices in unsure.items():
+        if unsure:
+            self._defer_halves(halves, unsure)
+        return known
+
+    def _defer_halves(self, halves: Halves, unsure: Unsure[int]) -> None:
+        for (group, topics), indices in _by_question(unsure):
             halves.unsent.update(indices)
             send, refuse = partial(self._send_deferred, halves, indices), partial(_for_each, halves.refuse, indices)
             self._look_ups.defer(group, topics, send, refuse, count=len(indices))
-        return known
 
     def release(self, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
         """Publish the targets of each item, or its parked record; its op comes after these, or in one transaction."""
@@ -125,12 +132,13 @@ class Releaser:
 
     def _sendable_releases(self, releases: Releases) -> list[int]:
         """Return the indices of those that can be sent now; the others are sent later."""
-        counts, presence = self._control.partition_counts, self._presence
-        present = presence.present
+        counts = self._control.partition_counts
+        present = self._presence.present
         known: list[int] = []
-        unsure: Unsure[int] = defaultdict(list)
+        unsure: Unsure[int] = []
         for index, resolution in enumerate(releases.items):
-            half, targets = resolution.half, resolution.targets
+            half = resolution.half
+            targets = resolution.targets
             messages = half.messages
             for target in targets:
                 if messages[target].topic not in present:
@@ -140,17 +148,21 @@ class Releaser:
                     known.append(index)
                     continue
             sought = [messages[target].topic for target in targets if messages[target].topic not in present]
-            unsure[half.group, tuple(sought)].append(index)
-        for (group, asked), indices in unsure.items():
-            send = partial(releases.send, indices, presence.refusal)
-            end = partial(_for_each, releases.not_found, indices)
-            self._look_ups.defer(group, (), send, end, count=len(indices), sought=asked)
+            unsure.append(((half.group, tuple(sought)), index))
+        if unsure:
+            self._defer_releases(releases, unsure)
         return known
+
+    def _defer_releases(self, releases: Releases, unsure: Unsure[int]) -> None:
+        for (group, sought), indices in _by_question(unsure):
+            send = partial(releases.send, indices, self._presence.refusal)
+            end = partial(_for_each, releases.not_found, indices)
+            self._look_ups.defer(group, (), send, end, count=len(indices), sought=sought)
 
     def _release_together(self, lanes: Lanes, batch: Batch[Resolution], claim: KafkaClaim | None) -> None:
         entries: list[Entry] = []
         ready: defaultdict[TransactionLane, list[Entry]] = defaultdict(list)
-        unsure: Unsure[Entry] = defaultdict(list)
+        unsure: Unsure[Entry] = []
         for index, resolution in enumerate(batch.items):
             half = resolution.half
             entry = Entry(half, resolution.op, claim, partial(self._finish_together, batch, index), resolution)
@@ -158,14 +170,14 @@ class Releaser:
             lane = lanes.of(half.group)
             topics = self._targets.unknown(half.messages[target].topic for target in resolution.targets)
             if topics or half.group not in self._control.partition_counts:
-                unsure[half.group, tuple(topics)].append(entry)
+                unsure.append(((half.group, tuple(topics)), entry))
             else:
                 ready[lane].append(entry)
         deadline_s = self._clock.elapsed_s() + self._options.release_timeout_s
         self._producing.watch(IN_TRANSACTIONS, entries, deadline_s)
         for lane, some in ready.items():
             lane.put(some)
-        for (group, asked), some in unsure.items():
+        for (group, asked), some in _by_question(unsure):
             go, end = partial(lanes.of(group).put, some), partial(_for_each, Entry.not_found, some)
             self._look_ups.defer(group, asked, go, end, count=len(some))
 
@@ -215,6 +227,14 @@ class Releaser:
             else:
                 known.append(index)
         halves.send(known)
+
+
+def _by_question(unsure: Unsure[Item]) -> Iterable[tuple[Question, list[Item]]]:
+    """Return each question with the items that wait for its answer."""
+    items: defaultdict[Question, list[Item]] = defaultdict(list)
+    for question, item in unsure:
+        items[question].append(item)
+    return items.items()
 
 
 def _for_each(end: Callable[[Item, TxcoreError], None], items: Sequence[Item], error: TxcoreError) -> None:
