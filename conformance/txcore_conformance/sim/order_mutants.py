@@ -16,7 +16,7 @@ from txcore.history.journey import Journey
 from txcore.history.resuming import next_generation
 from txcore.records import Half
 from txcore_conformance.sim import operators
-from txcore_conformance.sim.mutant import RARER, STEPPED, STRONG, Mutant, replace
+from txcore_conformance.sim.mutant import KAFKA, RARER, STEPPED, STRONG, Mutant, replace
 
 _copy_of = carrying.copy_of
 _may_release = finish.may_release
@@ -76,7 +76,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "later_half_passes_undecided": Mutant("R18", replace(OrderedHalves, "_enqueue", undecided_is_passed)),
     "parked_half_frees_key": Mutant("R18", replace(OrderedHalves, "_leave", parked_is_over)),
     "held_half_forgotten": Mutant("R18", replace(ReadHalves, "pass_closed", forget_held)),
-    "carried_half_overtaken": Mutant("R18", replace(carrying, "copy_of", copy_without_place)),
+    "carried_half_overtaken": Mutant("R18", replace(carrying, "copy_of", copy_without_place), (KAFKA,), RARER),
     "hold_not_carried": Mutant("R18", replace(carrying, "copy_of", copy_without_hold)),
     "held_half_judged": Mutant("R18", replace(check_steps, "decide", judge_held), STEPPED, RARER),
     "resumed_half_overtaken": Mutant(

@@ -88,9 +88,17 @@ def first_positions(cast: Cast) -> dict[bytes, FirstRecord]:
 
 
 def is_held_up(cast: Cast, journey: Journey) -> bool:
-    """Return whether a parked half of the same order key comes before a half, which therefore waits."""
+    """Return whether a half of the same order key comes before a half, and is parked, or was lost from the log's end.
+
+    An owner that has read the latter tries to release it as long as it lives.
+    """
     truth = cast.truths.get(journey.transaction_id)
-    if truth is None or not truth.core.order_key or cast.bounds.limits.order_on_park is OrderOnPark.SKIP:
+    if truth is None or not truth.core.order_key:
+        return False
+    lost = (cast.truths[identity].core.order_key for identity in cast.lost_tail if identity in cast.truths)
+    if truth.core.order_key in lost:
+        return True
+    if cast.bounds.limits.order_on_park is OrderOnPark.SKIP:
         return False
     records = first_positions(cast)
     own = records.get(journey.transaction_id)
