@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from txcore import wire
 from txcore.checker.limits import OrderOnPark
 from txcore.history.journey import Journey
 from txcore.ids import id_text
 from txcore.message_table import Mode
 from txcore.op_rules import is_discard_in_force
 from txcore.producer.transaction import LocalTransaction
-from txcore.records import LogKind, OpKind, ReleaseBy
+from txcore.records import LogKind, OpKind, ParkCode, ReleaseBy
 from txcore_conformance.order import Copy, FirstRecord, disorder, first_records
 from txcore_conformance.refine.whole import halves_in
 from txcore_conformance.sim.archive import ops_in
@@ -124,6 +125,8 @@ def judge_order(cast: Cast, places: Mapping[tuple[bytes, int], int]) -> None:
         _judge_parked(cast, identity)
     if cast.lost_tail or cast.is_eaten or not ordered:
         return
+    for identity in _lost(cast):
+        ordered.pop(identity, None)
     if cast.bounds.limits.order_on_park is OrderOnPark.SKIP:
         ordered = {identity: record for identity, record in ordered.items() if identity not in cast.discarded_ms}
     copies = [
@@ -135,6 +138,15 @@ def judge_order(cast: Cast, places: Mapping[tuple[bytes, int], int]) -> None:
         cast.world.note("published in order")
     for identity, text in disorder(ordered, copies):
         cast.world.break_rule(f"S12 {id_text(identity)} was {text}")
+
+
+def _lost(cast: Cast) -> Iterator[bytes]:
+    """Yield the halves that were parked as LOST: retention had removed them, and they hold no order key up."""
+    for partition in range(cast.partition_count):
+        for record in cast.archive.records(LogKind.PARKED, partition):
+            parked = wire.decode_parked(record.body)
+            if parked.code == ParkCode.LOST:
+                yield parked.transaction_id
 
 
 def _judge_parked(cast: Cast, identity: bytes) -> None:
