@@ -39,7 +39,7 @@ REST_TIME_MAX_S: Final = 60.0
 READY_TIME_MAX_S: Final = 60.0
 CHECKERS: Final = 2
 RATE: Final = 12.0
-HEADS_SPARE: Final = 1.5
+HEADS_SPARE: Final = 2.5
 """Number of halves that stay UNKNOWN, as a multiple of those that must be parked and ended in a run."""
 HEADS_TIME_MAX_S: Final = 60.0
 """Longest time, in seconds, until the last of these was parked and ended, beyond the time of all other halves."""
