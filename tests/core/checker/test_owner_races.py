@@ -131,15 +131,21 @@ def lose_halves(world):
     world.trim(LogKind.HALF, world.log(LogKind.HALF)[-1].position)
 
 
-@pytest.mark.parametrize("profile", PROFILES[:-1], ids=lambda each: each.name)
-def test_a_rollback_after_a_committed_leaves_the_parked_half_on_the_list(profile):
-    """The next owner reads of a parked half only that ROLLBACK; the COMMITTED before it makes that void."""
+def undeliverable(profile):
+    """Return a partition with a committed half that its target refuses, and the owner that has parked it."""
     world = Owners(profile, faults=Refusing(), listener=lambda _: State.ROLLBACK)
     world.owned(7)
     world.op(COMMITTED, 7)
     owner = world.start()
     world.run(600)
     assert [(7, ParkCode.UNDELIVERABLE)] == world.parked()
+    return world, owner
+
+
+@pytest.mark.parametrize("profile", PROFILES[:-1], ids=lambda each: each.name)
+def test_a_rollback_after_a_committed_leaves_the_parked_half_on_the_list(profile):
+    """The next owner reads of a parked half only that ROLLBACK; the COMMITTED before it makes that void."""
+    world, owner = undeliverable(profile)
     world.half(8)
     world.op(OpKind.ROLLBACK, 8)
     world.run(10)
@@ -156,12 +162,7 @@ def test_a_rollback_after_a_committed_leaves_the_parked_half_on_the_list(profile
 @pytest.mark.parametrize("profile", PROFILES[:-1], ids=lambda each: each.name)
 def test_a_resume_asks_nothing_about_what_is_committed_when_retention_has_removed_it(profile):
     """The entry says that its half is committed, and where its COMMITTED was."""
-    world = Owners(profile, faults=Refusing(), listener=lambda _: State.ROLLBACK)
-    world.owned(7)
-    world.op(COMMITTED, 7)
-    owner = world.start()
-    world.run(600)
-    assert [(7, ParkCode.UNDELIVERABLE)] == world.parked()
+    world, owner = undeliverable(profile)
     world.kill(owner)
     world.faults.refused = ""
     world.half(8)
