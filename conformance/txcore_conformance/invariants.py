@@ -189,10 +189,11 @@ def _judge_decision(facts: Facts, promises: Promises, broken: _Broken) -> None:
     if promises.resolution_is_unique and len(finals) > 1 + (finals[0].kind == OpKind.COMMITTED if finals else 0):
         broken(Invariant.S1, f"{len(finals)} final ops on a store that keeps resolutions unique")
     is_overridden = journey.overrides > 0
-    if journey.final and facts.local is not Local.UNKNOWN and not is_overridden:
+    decided = journey.final or (OpKind.COMMIT if journey.committed_at >= 0 else 0)
+    if decided and facts.local is not Local.UNKNOWN and not is_overridden:
         wanted = OpKind.COMMIT if facts.local is Local.COMMITTED else OpKind.ROLLBACK
-        if journey.final != wanted:
-            broken(Invariant.S4, f"decided {OpKind(journey.final).name}, the database says {facts.local.value}")
+        if decided != wanted:
+            broken(Invariant.S4, f"decided {OpKind(decided).name}, the database says {facts.local.value}")
     came_by_table = facts.is_via_table and facts.local is not Local.ROLLED_BACK
     orphans = finals if came_by_table else [*finals, *facts.targets]
     if not journey.halves and orphans and not _is_dismissed_poison(facts):
