@@ -58,9 +58,7 @@ class OrderedHalves(DueHalves):
         extras, place = pending.extras, (copy or pending).extras.first_position
         if extras.order_key and place >= 0:
             identity = pending.transaction_id
-            first_position = self.order.add(identity, extras.order_key, place)
-            if first_position != extras.first_position:
-                pending.note(first_position=first_position)
+            pending.note(first_position=self.order.add(identity, extras.order_key, place))
             if copy is not None and pending.is_committed and not pending.is_held and self.order.is_first(identity):
                 self.schedule(pending, AT_ONCE_MS)
 
